@@ -1,0 +1,1 @@
+"""loadgen: an async, actor-based load generator for vLLM deployments."""

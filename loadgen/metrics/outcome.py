@@ -1,0 +1,100 @@
+"""What became of one request: the instants that its target saw, and the account in which it ended.
+
+An `Exchange` is filled in by a target while the answer comes, so that whatever ends the request early (a deadline, a
+drain, a user) leaves what had been seen by then. An `Outcome` is the finished record of one request.
+"""
+
+from array import array
+from typing import Final
+
+import msgspec
+
+COMPLETED: Final = "completed"
+CANCELLED: Final = "cancelled"
+DROPPED: Final = "dropped"
+LOST: Final = "lost"
+UNFINISHED: Final = "unfinished"
+FAILED: Final = "failed:"
+"""Prefix of the accounts of failed requests; what follows is the kind, e.g. `failed:http_503` or `failed:timeout`."""
+
+TIMEOUT: Final = "timeout"
+"""The kind of failure where the client's own `timeout` ended the request: its age is a lower bound (docs/metrics.md)."""
+
+
+class Exchange(msgspec.Struct):
+    """One request as its target sees it, from the send to the end. All instants are monotonic ns; absent is None.
+
+    A target sets `failure` for a request that did not succeed and leaves it None for one that did; it never raises for
+    a failed request.
+    """
+
+    streamed: bool = True
+    connect_ns: int | None = None
+    """How long a new connection took (ns, a length and not an instant); None where one was reused."""
+    headers_ns: int | None = None
+    first_content_ns: int | None = None
+    """The first chunk with visible content, where the first token-bearing one may be reasoning or a tool call."""
+    end_ns: int | None = None
+    chunks_ns: "array[int]" = msgspec.field(default_factory=lambda: array("q"))
+    """The instant of each token-bearing chunk of a streamed answer, in order."""
+    chunk_tokens: "array[int] | None" = None
+    """Tokens of each chunk where the target knows them (an engine does; over HTTP only the sum is known)."""
+    prompt_tokens: int | None = None
+    """As the server counted them (`usage.prompt_tokens`)."""
+    output_tokens: int | None = None
+    """`usage.completion_tokens`, else token ids seen; None where only chunks were seen."""
+    finish_reason: str | None = None
+    status: int | None = None
+    failure: str | None = None
+    """Kind of failure: `http_429`, `http_503`, `connect`, `timeout`, `disconnect`, `protocol`, `abort`, `server_error`, ..."""
+    message: str = ""
+    """The server's or the library's own words for the failure, one line."""
+    events: int = 0
+    reads: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One request's end, as recorded. Instants in monotonic ns.
+
+    `sent_ns` is None where the request never was handed to the session (dropped, or unfinished in a queue); then
+    `exchange` is empty. `end_ns` is the instant at which the account was decided.
+    """
+
+    stage: int
+    index: int
+    account: str
+    intended_ns: int
+    admitted_ns: int | None
+    sent_ns: int | None
+    end_ns: int
+    prompt_tokens_asked: int | None
+    output_tokens_asked: int | None
+    exchange: Exchange
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """The time axis of a stage: intervals and bins counted from the start of its window (negative in the warm-up).
+
+    Latencies are kept by the interval of their intended start; rates and levels by the bin (a tenth of an interval) of
+    their own instant.
+    """
+
+    origin_ns: int
+    """The instant at which the stage's arrival process starts."""
+    window_ns: int
+    """The instant at which its window starts: the origin plus an explicit warm-up."""
+    interval_ns: int
+    """Length of an interval, a multiple of `BINS_PER_INTERVAL`."""
+
+    @property
+    def bin_ns(self) -> int:
+        return self.interval_ns // BINS_PER_INTERVAL
+
+    def interval_of(self, instant_ns: int) -> int:
+        return (instant_ns - self.window_ns) // self.interval_ns
+
+    def bin_of(self, instant_ns: int) -> int:
+        return (instant_ns - self.window_ns) // self.bin_ns
+
+
+BINS_PER_INTERVAL: Final = 10

@@ -1,0 +1,270 @@
+"""The summary of a run as data: what `summary.json` holds, field for field (docs/formats.md). No arithmetic here.
+
+Times are in seconds, rates per second. A field that is absent was not measured; nothing stands as 0 for "unknown".
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+SCHEMA: Final = 1
+
+PERCENTILES: Final = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+
+
+class Latency(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One latency over the window of a stage.
+
+    `ci[p]` is the 95 % confidence interval of percentile p, its upper end None where the run is too short to close it;
+    `sufficient[p]` says that at least 10 samples lie beyond the percentile; `at_least[p]` that requests which had not
+    ended are among the samples so that the value is a lower bound.
+    """
+
+    count: int
+    mean: float
+    stddev: float
+    min: float
+    max: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p99_9: float = msgspec.field(name="p99.9")
+    ci: dict[str, tuple[float, float | None]] = {}
+    sufficient: dict[str, bool] = {}
+    at_least: dict[str, bool] = {}
+    lower_bounds: int = 0
+    """How many of `count` are ages of requests that had not ended."""
+    clamped: int = 0
+    """How many lay outside 1 us .. 1 h and were counted at the end of that range."""
+
+    def percentile(self, name: str) -> float:
+        """The value of `p50`, `p90`, `p95`, `p99` or `p99.9`, in seconds."""
+        return float(getattr(self, name.replace(".", "_")))
+
+
+class Latencies(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The latencies that a stage has; one with no sample is None."""
+
+    ttft: Latency | None = None
+    ttft_content: Latency | None = None
+    service_ttft: Latency | None = None
+    itl: Latency | None = None
+    tpot: Latency | None = None
+    response: Latency | None = None
+    service: Latency | None = None
+    queued: Latency | None = None
+    lateness: Latency | None = None
+    connect: Latency | None = None
+    failed: dict[str, Latency] = {}
+    """Response time of failed requests by kind of failure."""
+
+    def named(self) -> dict[str, Latency]:
+        """The latencies that exist, by name, in the order of the fields; failures left out."""
+        names = (field for field in self.__struct_fields__ if field != "failed")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class Books(msgspec.Struct, frozen=True):
+    """The accounts: every intended request stands in exactly one of the others."""
+
+    intended: int
+    completed: int
+    failed: dict[str, int]
+    cancelled: int
+    dropped: int
+    lost: int
+    unfinished: int
+
+    @property
+    def failures(self) -> int:
+        return sum(self.failed.values())
+
+    @property
+    def ended(self) -> int:
+        """Sum of all accounts; the books balance when it equals `intended`."""
+        return self.completed + self.failures + self.cancelled + self.dropped + self.lost + self.unfinished
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The measured part of a stage, in seconds from the stage's first intended instant."""
+
+    start: float
+    seconds: float
+    books: Books
+    sent: int
+    """Requests intended in the window that were sent before its end."""
+
+
+class Throughput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Events per second whose own instant lies in the window."""
+
+    requests: float
+    output_tokens: float
+    prompt_tokens: float
+    goodput: float | None = None
+
+
+class Concurrency(msgspec.Struct, frozen=True):
+    """Requests in flight over the window: the time-weighted mean, and the largest seen."""
+
+    mean: float
+    max: int
+
+
+class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was asked for and what came, as means per completed request of the window; None where not known."""
+
+    counted_by: str
+    """`usage`, `token_ids` or `chunks`: where output token counts come from, the poorest of any request."""
+    prompt_asked: float | None = None
+    prompt: float | None = None
+    output_asked: float | None = None
+    output: float | None = None
+    per_chunk: float | None = None
+    """Mean output tokens of a token-bearing chunk."""
+    events_per_read: float | None = None
+
+
+class Stationary(msgspec.Struct, frozen=True):
+    """`verdict` is `stable`, `unstable` or `too_short`; `reason` says in a sentence why, and how long would do."""
+
+    verdict: str
+    reason: str
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Columns of equal length, one entry an interval of `interval` seconds from the stage's origin; None: no sample."""
+
+    interval: float
+    start: list[float]
+    arrivals: list[int]
+    completed: list[int]
+    failed: list[int]
+    output_tokens: list[float]
+    """Per second."""
+    in_flight: list[float]
+    ttft_p50: list[float | None]
+    ttft_p99: list[float | None]
+    response_p50: list[float | None]
+    response_p99: list[float | None]
+
+
+class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One stage: a stretch of the run under one condition."""
+
+    name: str
+    kind: str
+    books: Books
+    window: Window
+    throughput: Throughput
+    concurrency: Concurrency
+    latency_seconds: Latencies
+    tokens: Tokens
+    stationary: Stationary
+    short: int
+    """Completed requests whose output was shorter than asked for under `ignore_eos`."""
+    ended_by: str
+    """What ended the arrivals: `duration`, `requests`, `interrupted`, `abort_when` or `failure`."""
+    offered_rate: float | None = None
+    """Requests per second that the load asked for; None in a closed loop and offline."""
+    intended_concurrency: int | None = None
+    """The slots of a closed loop."""
+    series: Series | None = None
+    curves: dict[str, list[tuple[float, float]]] = {}
+    """For each latency the points (fraction, seconds) of its percentile curve."""
+
+
+class WorkerReport(msgspec.Struct, frozen=True):
+    """What one worker process cost. `cpu` is its share of one core over the run, `deaths` how each of its processes died."""
+
+    worker: int
+    pid: int
+    cpu: float
+    rss_bytes: int
+    restarts: int
+    deaths: list[str]
+    gc_seconds: float
+    gc_max_seconds: float
+
+
+class Generator(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The generator's own error and cost."""
+
+    workers: list[WorkerReport]
+    parent_cpu: float
+    """The parent's share of one core over the run."""
+    credits_exhausted_seconds: float
+    """How long the producer had requests due and no worker with a free credit."""
+    lateness: Latency | None = None
+    loop_lag: Latency | None = None
+
+
+class SloCheck(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One promise held against one stage. `outcome` is `met`, `missed` or `undecided` (the interval spans the limit)."""
+
+    stage: str
+    metric: str
+    percentile: str | None
+    limit: float
+    outcome: str
+    value: float | None = None
+    ci: tuple[float, float | None] | None = None
+
+
+class SloVerdict(msgspec.Struct, frozen=True):
+    """`met` is None while no check decides it: all are met or undecided, and at least one is undecided."""
+
+    met: bool | None
+    checks: list[SloCheck]
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether the numbers are the target's and not the generator's; `reasons` says why not, one sentence each."""
+
+    valid: bool
+    reasons: list[str]
+    warnings: list[str]
+    slo: SloVerdict | None = None
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A whole run."""
+
+    name: str
+    started_at: str
+    """Wall time, ISO 8601 with offset; labels the run and is used for nothing else."""
+    verdict: Verdict
+    stages: list[Stage]
+    generator: Generator
+    environment: dict[str, Any]
+    """loadgen, Python, machine, and what the target said of itself."""
+    profile: dict[str, Any]
+    """As resolved and run, secrets out."""
+    search: None = None
+    schema: int = SCHEMA
+
+
+class Live(msgspec.Struct, frozen=True):
+    """What is known while the run goes on; made for people to look at, not to be reported."""
+
+    stage: str
+    stage_number: int
+    stages: int
+    elapsed_seconds: float
+    """Of this stage's arrivals; negative before the first."""
+    duration_seconds: float | None
+    requests: int | None
+    offered_rate: float | None
+    concurrency: int | None
+    draining: bool
+    books: Books
+    in_flight: int
+    achieved_rate: float
+    """Requests sent per second over the last few seconds."""
+    completed_rate: float
+    output_token_rate: float
+    lateness_p99: float | None
+    percentiles: dict[str, dict[str, float]]
+    """By latency (`ttft`, `itl`, `response`) and percentile (`p50`, `p90`, `p99`), in seconds, of the stage so far."""
+    warnings: list[str]

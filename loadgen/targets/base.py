@@ -1,0 +1,37 @@
+"""What every target is to the worker that loads it, and what is known of it before the load starts."""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from loadgen.metrics.outcome import Exchange
+from loadgen.workload.request import Request
+
+
+class TargetInfo(msgspec.Struct, frozen=True):
+    """What the check before the load found out; every worker gets it, and the report's `environment` shows it."""
+
+    kind: str
+    url: str | None = None
+    model: str | None = None
+    """The model to name in bodies; None where the server would not say and none was given."""
+    available_models: tuple[str, ...] = ()
+    version: str | None = None
+    max_model_len: int | None = None
+    omitted_fields: tuple[str, ...] = ()
+    """Body fields that the server refused in the trial and that are left out of every request."""
+    warnings: tuple[str, ...] = ()
+
+
+class Target(Protocol):
+    """One worker's hold on what it loads: an HTTP session, an engine, or a simulated engine."""
+
+    def prepare(self, request: Request) -> Any:
+        """Render a request ahead of its due time. Pure; does no I/O."""
+
+    async def send(self, prepared: Any, exchange: Exchange) -> None:
+        """Send a prepared request and follow its answer to the end, writing what is seen into `exchange`.
+
+        Sets `exchange.end_ns` at the end, and `exchange.failure` where the request failed; it raises only on
+        cancellation, and then leaves in `exchange` what was seen so far.
+        """
