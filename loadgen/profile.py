@@ -20,7 +20,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 # --- target -----------------------------------------------------------------------------------------------------------
 
 
-class HttpTarget(_Table, tag_field="kind", tag="http"):
+class HttpTarget(_Table, kw_only=True, tag_field="kind", tag="http"):
     """A server that speaks the OpenAI API as vLLM does."""
 
     url: str
@@ -43,7 +43,7 @@ class HttpTarget(_Table, tag_field="kind", tag="http"):
             raise ValueError(f'url = "{self.url}": must start with http:// or https://')
 
 
-class SimTarget(_Table, tag_field="kind", tag="sim"):
+class SimTarget(_Table, kw_only=True, tag_field="kind", tag="sim"):
     """The simulated vLLM: a server of its own on loopback, or a model inside each worker."""
 
     transport: Literal["http", "in-process"] = "http"
@@ -58,11 +58,11 @@ Target = HttpTarget | SimTarget
 # --- workload ---------------------------------------------------------------------------------------------------------
 
 
-class Fixed(_Table, tag_field="dist", tag="fixed"):
+class Fixed(_Table, kw_only=True, tag_field="dist", tag="fixed"):
     value: Positive
 
 
-class Uniform(_Table, tag_field="dist", tag="uniform"):
+class Uniform(_Table, kw_only=True, tag_field="dist", tag="uniform"):
     """Every whole number from `min` to `max`, both included, equally likely."""
 
     min: Positive
@@ -72,7 +72,7 @@ class Uniform(_Table, tag_field="dist", tag="uniform"):
         _ordered(self.min, self.max)
 
 
-class Normal(_Table, tag_field="dist", tag="normal"):
+class Normal(_Table, kw_only=True, tag_field="dist", tag="normal"):
     """Normal of this mean and standard deviation, rounded, then clamped to [min, max]."""
 
     mean: Annotated[float, msgspec.Meta(gt=0)]
@@ -84,7 +84,7 @@ class Normal(_Table, tag_field="dist", tag="normal"):
         _ordered(self.min, self.max)
 
 
-class Lognormal(_Table, tag_field="dist", tag="lognormal"):
+class Lognormal(_Table, kw_only=True, tag_field="dist", tag="lognormal"):
     """Lognormal of this mean and coefficient of variation (before clamping), rounded, then clamped to [min, max]."""
 
     mean: Annotated[float, msgspec.Meta(gt=0)]
@@ -96,7 +96,7 @@ class Lognormal(_Table, tag_field="dist", tag="lognormal"):
         _ordered(self.min, self.max)
 
 
-class Choice(_Table, tag_field="dist", tag="choice"):
+class Choice(_Table, kw_only=True, tag_field="dist", tag="choice"):
     """One of `values`, equally likely or by `weights`."""
 
     values: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
@@ -106,7 +106,7 @@ class Choice(_Table, tag_field="dist", tag="choice"):
         _weighted(self.weights, len(self.values), "values")
 
 
-class Histogram(_Table, tag_field="dist", tag="histogram"):
+class Histogram(_Table, kw_only=True, tag_field="dist", tag="histogram"):
     """Uniform within the bin [edges[i], edges[i+1]) that is chosen with weight `weights[i]`."""
 
     edges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)]
@@ -135,7 +135,7 @@ def _weighted(weights: tuple[float, ...] | None, count: int, what: str) -> None:
         raise ValueError("weights must not all be 0")
 
 
-class Workload(_Table):
+class Workload(_Table, kw_only=True):
     """What each request says: a pure function of (seed, nonce, index)."""
 
     kind: Literal["chat", "completion"] = "chat"
@@ -163,14 +163,14 @@ class Workload(_Table):
 # --- load -------------------------------------------------------------------------------------------------------------
 
 
-class AbortWhen(_Table):
+class AbortWhen(_Table, kw_only=True):
     """End the run early once `after` requests have ended and at least `error_rate` of them failed."""
 
     error_rate: Fraction
     after: Positive = 50
 
 
-class _Load(_Table):
+class _Load(_Table, kw_only=True):
     duration: Duration | None = None
     """Length of the arrivals of one stage."""
     requests: Positive | None = None
@@ -190,7 +190,7 @@ class _Load(_Table):
             raise ValueError("warmup must be shorter than duration")
 
 
-class Constant(_Load, tag_field="kind", tag="constant"):
+class Constant(_Load, kw_only=True, tag_field="kind", tag="constant"):
     """Equal gaps of 1/rate, the first request at 0."""
 
     rate: Rate
@@ -200,7 +200,7 @@ class Constant(_Load, tag_field="kind", tag="constant"):
         _positive_rates(rate=self.rate)
 
 
-class Poisson(_Load, tag_field="kind", tag="poisson"):
+class Poisson(_Load, kw_only=True, tag_field="kind", tag="poisson"):
     """Independent exponential gaps of mean 1/rate."""
 
     rate: Rate
@@ -210,7 +210,7 @@ class Poisson(_Load, tag_field="kind", tag="poisson"):
         _positive_rates(rate=self.rate)
 
 
-class Gamma(_Load, tag_field="kind", tag="gamma"):
+class Gamma(_Load, kw_only=True, tag_field="kind", tag="gamma"):
     """Independent gamma gaps of mean 1/rate; `burstiness` is their shape: 1 is Poisson, below 1 is burstier."""
 
     rate: Rate
@@ -221,7 +221,7 @@ class Gamma(_Load, tag_field="kind", tag="gamma"):
         _positive_rates(rate=self.rate)
 
 
-class Ramp(_Load, tag_field="kind", tag="ramp"):
+class Ramp(_Load, kw_only=True, tag_field="kind", tag="ramp"):
     """A Poisson process whose rate goes linearly from `start_rate` to `end_rate` over `duration`."""
 
     start_rate: Rate
@@ -238,19 +238,19 @@ class Ramp(_Load, tag_field="kind", tag="ramp"):
 Step = Constant | Poisson | Gamma | Ramp
 
 
-class Steps(_Table, tag_field="kind", tag="steps"):
+class Steps(_Table, kw_only=True, tag_field="kind", tag="steps"):
     """Open-loop stages one after the other without a pause; each step is a load of its own."""
 
     steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)]
 
 
-class Concurrency(_Load, tag_field="kind", tag="concurrency"):
+class Concurrency(_Load, kw_only=True, tag_field="kind", tag="concurrency"):
     """Closed loop: `concurrency` requests in flight at all times, each started the moment a slot is free."""
 
     concurrency: Positive
 
 
-class Offline(_Load, tag_field="kind", tag="offline"):
+class Offline(_Load, kw_only=True, tag_field="kind", tag="offline"):
     """All `requests` at once, as MLPerf's offline scenario."""
 
     def __post_init__(self) -> None:
@@ -259,7 +259,7 @@ class Offline(_Load, tag_field="kind", tag="offline"):
             raise ValueError("needs requests, and takes no duration")
 
 
-class Sweep(_Load, tag_field="kind", tag="sweep"):
+class Sweep(_Load, kw_only=True, tag_field="kind", tag="sweep"):
     """One stage for each of `rates` (or of `concurrency`), the target drained in between."""
 
     rates: tuple[Rate, ...] = ()
@@ -290,7 +290,7 @@ def _positive_rates(**rates: float) -> None:
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
 
-class Workers(_Table):
+class Workers(_Table, kw_only=True):
     processes: Positive | Literal["auto"] = "auto"
     max_inflight: Positive = 4096
     """Requests in flight at once, over all workers."""
@@ -301,14 +301,14 @@ class Workers(_Table):
     """How long before its due time a request is handed to a worker."""
 
 
-class Output(_Table):
+class Output(_Table, kw_only=True):
     dir: str = "runs/{name}-{time}"
     formats: tuple[Literal["json", "csv", "html", "hlog"], ...] = ("json", "csv", "html", "hlog")
     records: bool = False
     """Write `requests.jsonl`, one line a request."""
 
 
-class Profile(_Table):
+class Profile(_Table, kw_only=True):
     """One load test, complete: what `profile.toml` of a run holds."""
 
     name: str = "run"
