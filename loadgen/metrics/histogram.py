@@ -1,8 +1,8 @@
 """Histograms of durations: HdrHistogram's buckets, folded and summed with numpy instead of a call a sample.
 
 `Delta` is the sparse form that travels and is journalled; `Histogram` is the dense sum of many. Both keep,
-beside the bucket counts, what buckets lose: the exact minimum, maximum, sum and sum of squares. All values are
-nanoseconds.
+beside the bucket counts, what buckets lose: the exact minimum, maximum, sum and sum of squares.
+All values are in ns.
 """
 
 from fractions import Fraction
@@ -26,8 +26,8 @@ _UNIT_MAGNITUDE: Final = 9
 # Three digits need 2 * 10**3 sub-buckets, 2**11 when rounded up; half of them are new in each octave.
 _HALF_MAGNITUDE: Final = 10
 _HALF: Final = 1 << _HALF_MAGNITUDE
-# The first octave ends at 2**(9 + 11) ns; 22 doublings reach 2**42 ns, the first power above an hour: 23 octaves
-# of 1,024 buckets, and the lower half of the first.
+# The first octave ends at 2**(9 + 11) ns; 22 doublings reach 2**42 ns, the first power above an hour:
+# 23 octaves of 1,024 buckets, and the lower half of the first.
 BUCKETS: Final = 24 * _HALF
 """How many counters a histogram has: those of the hdrh library for the same range and digits."""
 
@@ -70,7 +70,7 @@ def _octave(indices: Ints) -> Ints:
 def ceiling_rank(fraction: float, count: int) -> int:
     """The 1-based rank of a percentile among `count` samples: the smallest with that fraction at or below it.
 
-    The fraction is taken as the decimal that it is written as: .07 of 100 is rank 7; floating point would say 8.
+    The fraction is taken as the decimal that it is written as: .07 of 100 is rank 7 (8 in floating point).
     """
     exact = as_decimal(fraction)
     return max(1, -(-count * exact.numerator // exact.denominator))
@@ -92,13 +92,13 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     """Samples as sparse bucket counts; the form on the wire and in the journal. Sums of deltas lose nothing.
 
     indices: the non-empty buckets in ascending order, little-endian uint16.
-    counts: samples in each of them, little-endian unsigned integers, as wide (1, 2, 4 or 8 bytes) as was needed;
-        the width is `2 * len(counts) / len(indices)`. A quarter second of samples takes about 3 bytes a bucket.
+    counts: samples in each of them, little-endian unsigned integers, as wide (1, 2, 4 or 8 bytes) as needed:
+        `2 * len(counts) / len(indices)`. A quarter second of samples takes about 3 bytes a bucket.
     count: how many samples.
     min_ns, max_ns: the true extremes, also where they were clamped; None without samples.
     sum_ns, sum_squares: the sums of the values (exact) and of their squares (ns²), not clamped either.
-    clamped_low, clamped_high: samples outside LOWEST_NS .. HIGHEST_NS, counted in the bucket of that bound. Low
-        ones are ordinary where a wait can be zero; high ones mean that the range was too small.
+    clamped_low, clamped_high: samples outside LOWEST_NS .. HIGHEST_NS, counted in the bucket of that bound.
+        Low ones are ordinary where a wait can be zero; high ones mean that the range was too small.
     """
 
     indices: bytes
@@ -181,7 +181,7 @@ def _grouped(keys: Ints, values: Ints) -> tuple[Ints, Ints]:
 def _count_buckets(
     indices: Ints, sizes: Ints
 ) -> tuple[NDArray[np.uint16], NDArray[np.unsignedinteger], NDArray[np.intp]]:
-    """The non-empty buckets of consecutive groups of these sizes, their counts, and where each group begins."""
+    """The non-empty buckets of consecutive groups of these sizes, their counts, and where a group begins."""
     group_bases = np.arange(sizes.size + 1, dtype=np.int64) * BUCKETS
     places = np.sort(indices + np.repeat(group_bases[:-1], sizes))
     runs = _run_starts(places)
@@ -341,6 +341,6 @@ class Histogram:
         return hdr
 
     def encode(self) -> str:
-        """The counts as a compressed V2 histogram in base64 (`HISTFAAA...`), which every HdrHistogram port reads."""
+        """The counts as a compressed V2 histogram in base64 (`HISTFAAA...`), for any port of HdrHistogram."""
         blob: bytes = self.to_hdr().encode()
         return blob.decode("ascii")

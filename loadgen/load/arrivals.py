@@ -1,0 +1,138 @@
+"""When requests start, as pure numbers: offsets in ns from the origin of a stage, drawn lazily in batches.
+
+No clock and no sleeping here. Every process draws from the one seeded generator that it is given, and is bounded by the
+stage's duration and number of requests; nothing conditions a random process on its count.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.profile import Constant, Gamma, Offline, Poisson, Ramp
+from loadgen.units import NS_PER_SECOND
+
+OpenLoop = Constant | Poisson | Gamma | Ramp | Offline
+Offsets = NDArray[np.int64]
+"""Offsets in ns from the origin of the stage, never decreasing."""
+
+_BATCH: Final = 4096
+
+
+def arrivals(load: OpenLoop, rng: np.random.Generator) -> Iterator[Offsets]:
+    """Draw the arrivals of one stage, batch by batch, until its duration or its number of requests is reached.
+
+    An arrival belongs to the stage when its offset is below `duration`. The stream is endless only where the load has
+    neither bound, which a profile refuses.
+    """
+    unbounded = _PROCESSES[type(load)](load, rng)
+    left = load.requests
+    for offsets in unbounded:
+        within = offsets if load.duration is None else offsets[: np.searchsorted(offsets, load.duration, side="left")]
+        batch = within if left is None else within[:left]
+        if len(batch):
+            yield batch
+        if len(batch) < len(offsets):
+            return
+        if left is not None:
+            left -= len(batch)
+            if left == 0:
+                return
+
+
+def _constant(load: Constant, rng: np.random.Generator) -> Iterator[Offsets]:
+    """Arrival i at i/rate, computed from i so that rounding does not add up."""
+    first = 0
+    while True:
+        yield np.rint(np.arange(first, first + _BATCH) / load.rate * NS_PER_SECOND).astype(np.int64)
+        first += _BATCH
+
+
+def _poisson(load: Poisson, rng: np.random.Generator) -> Iterator[Offsets]:
+    return _renewal(lambda: rng.exponential(1 / load.rate, _BATCH))
+
+
+def _gamma(load: Gamma, rng: np.random.Generator) -> Iterator[Offsets]:
+    """Gamma gaps of shape k and scale 1/(k rate): mean 1/rate, coefficient of variation 1/sqrt(k)."""
+    return _renewal(lambda: rng.gamma(load.burstiness, 1 / (load.burstiness * load.rate), _BATCH))
+
+
+def _renewal(draw_gaps: Callable[[], NDArray[np.float64]]) -> Iterator[Offsets]:
+    elapsed = 0.0
+    while True:
+        instants = elapsed + np.cumsum(draw_gaps())
+        elapsed = float(instants[-1])
+        yield _to_ns(instants)
+
+
+def _ramp(load: Ramp, rng: np.random.Generator) -> Iterator[Offsets]:
+    r"""A Poisson process of rate r(t) = r0 + (r1 - r0) t/D, by inversion of its cumulative rate.
+
+    With a unit-rate Poisson process at u_i, arrivals are at t_i = L^-1(u_i), where L(t) = r0 t + s t^2/2 and
+    s = (r1 - r0)/D (Cinlar's method). L^-1(u) = 2u / (r0 + sqrt(r0^2 + 2 s u)), written so that s = 0 and r0 = 0 are
+    no special cases. Beyond L(D) the stage is over.
+    """
+    assert load.duration is not None  # a ramp without one is no valid profile
+    seconds = load.duration.seconds
+    slope = (load.end_rate - load.start_rate) / seconds
+    total = (load.start_rate + load.end_rate) / 2 * seconds
+    cumulative = 0.0
+    while True:
+        unit = cumulative + np.cumsum(rng.exponential(1.0, _BATCH))
+        cumulative = float(unit[-1])
+        inside = unit[unit < total]
+        root = np.sqrt(np.maximum(load.start_rate**2 + 2 * slope * inside, 0.0))
+        beyond = np.full(len(unit) - len(inside), load.duration + 1, dtype=np.int64)
+        yield np.concatenate((_to_ns(2 * inside / (load.start_rate + root)), beyond))
+
+
+def _offline(load: Offline, rng: np.random.Generator) -> Iterator[Offsets]:
+    while True:
+        yield np.zeros(_BATCH, dtype=np.int64)
+
+
+def _to_ns(seconds: NDArray[np.float64]) -> Offsets:
+    return np.rint(seconds * NS_PER_SECOND).astype(np.int64)
+
+
+_PROCESSES: Final[dict[type, Callable[[Any, np.random.Generator], Iterator[Offsets]]]] = {
+    Constant: _constant,
+    Poisson: _poisson,
+    Gamma: _gamma,
+    Ramp: _ramp,
+    Offline: _offline,
+}
+
+
+class Schedule:
+    """The arrivals of one stage as absolute instants, taken as far as somebody wants to look ahead.
+
+    `taken` counts the arrivals handed out; `next_ns` is the instant of the next one, None when there is none.
+    """
+
+    def __init__(self, batches: Iterator[Offsets], origin_ns: int) -> None:
+        self._batches = batches
+        self._origin_ns = origin_ns
+        self._instants = np.empty(0, dtype=np.int64)
+        self.taken = 0
+
+    @property
+    def next_ns(self) -> int | None:
+        while not len(self._instants):
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            self._instants = batch + self._origin_ns
+        return int(self._instants[0])
+
+    def take(self, until_ns: int, limit: int) -> list[int]:
+        """At most `limit` of the arrivals at or before `until_ns`, in order; each is handed out once."""
+        taken: list[int] = []
+        while len(taken) < limit and (first := self.next_ns) is not None and first <= until_ns:
+            due = int(np.searchsorted(self._instants, until_ns, side="right"))
+            count = min(due, limit - len(taken))
+            taken.extend(self._instants[:count].tolist())
+            self._instants = self._instants[count:]
+        self.taken += len(taken)
+        return taken
