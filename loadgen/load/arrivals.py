@@ -5,6 +5,7 @@ stage's duration and number of requests; nothing conditions a random process on 
 """
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any, Final
 
 import numpy as np
@@ -108,17 +109,41 @@ _PROCESSES: Final[dict[type, Callable[[Any, np.random.Generator], Iterator[Offse
 class Schedule:
     """The arrivals of one stage as absolute instants, taken as far as somebody wants to look ahead.
 
-    `taken` counts the arrivals handed out; `next_ns` is the instant of the next one, None when there is none.
+    The process is drawn once, in order, from `rng`. How many arrivals there are, and when the last one is, comes from
+    walking a copy of the generator beforehand, which costs about 20 ns an arrival and no memory.
     """
 
-    def __init__(self, batches: Iterator[Offsets], origin_ns: int) -> None:
-        self._batches = batches
+    def __init__(self, load: OpenLoop, rng: np.random.Generator, origin_ns: int) -> None:
+        self._load = load
+        self._rng_at_start = deepcopy(rng)
+        self._batches = arrivals(load, rng)
         self._origin_ns = origin_ns
         self._instants = np.empty(0, dtype=np.int64)
-        self.taken = 0
+        self.count, last = self._walk(None)
+        by_requests = load.requests is not None and self.count >= load.requests
+        length_ns = last if by_requests or load.duration is None else int(load.duration)
+        self.ended_by = "requests" if by_requests else "duration"
+        """Which bound ends the arrivals."""
+        self.end_ns = origin_ns + length_ns
+        """When they end: at the last arrival of a given number, else when the duration is over."""
+
+    def intended_by(self, instant_ns: int) -> int:
+        """How many arrivals there are at or before an instant."""
+        return self._walk(instant_ns - self._origin_ns)[0]
+
+    def _walk(self, until: int | None) -> tuple[int, int]:
+        count, last = 0, 0
+        for batch in arrivals(self._load, deepcopy(self._rng_at_start)):
+            within = batch if until is None else batch[: np.searchsorted(batch, until, side="right")]
+            if len(within):
+                count, last = count + len(within), int(within[-1])
+            if len(within) < len(batch):
+                break
+        return count, last
 
     @property
     def next_ns(self) -> int | None:
+        """The instant of the next arrival that has not been taken; None when all have been."""
         while not len(self._instants):
             batch = next(self._batches, None)
             if batch is None:
@@ -134,5 +159,4 @@ class Schedule:
             count = min(due, limit - len(taken))
             taken.extend(self._instants[:count].tolist())
             self._instants = self._instants[count:]
-        self.taken += len(taken)
         return taken

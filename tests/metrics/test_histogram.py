@@ -203,7 +203,7 @@ def test_a_percentile_is_the_sample_of_the_ceiling_rank_to_its_bucket(values: li
 
 
 def test_p99_of_160_samples_is_the_159th() -> None:
-    # ceil(.99 * 160) = ceil(158.4) = 159, where rounding to the nearest gives 158. Buckets here are 512 ns wide.
+    # ceil(.99 * 160) = ceil(158.4) = 159, where rounding to the nearest gives 158. Buckets are 512 ns wide.
     values = [100_000 + 1_000 * step for step in range(1, 161)]
     value = histogram_of(values).value_at(0.99)
     assert value is not None

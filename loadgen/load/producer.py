@@ -1,0 +1,192 @@
+"""The producer: hands the arrivals of one stage to the workers, ahead of their time and within their credits.
+
+An open loop never slows its schedule: without a free credit a job waits here, keeping its intended start, or is dropped.
+"""
+
+from itertools import count
+from typing import Final, NamedTuple
+
+import anyio
+import numpy as np
+
+from loadgen.clock import Clock
+from loadgen.load.arrivals import Schedule
+from loadgen.load.halt import Halt
+from loadgen.load.stages import StagePlan
+from loadgen.metrics.outcome import DROPPED, UNFINISHED, Grid
+from loadgen.metrics.recorder import Recorder
+from loadgen.units import NS_PER_MS, NS_PER_SECOND
+from loadgen.workers.pool import Pool, Port
+
+_TICK_NS: Final = 25 * NS_PER_MS
+"""Arrivals are shipped in batches this often; the lookahead hides it."""
+_HALT_TICK_NS: Final = 100 * NS_PER_MS
+"""While the pool's news are waited for, how soon the halt is noticed."""
+
+
+class Ended(NamedTuple):
+    """How the arrivals of a stage ended. `intended` is None where only the workers know it (closed loop)."""
+
+    stop_ns: int
+    ended_by: str
+    intended: int | None
+
+
+class Producer:
+    """Produces the stages of one run, one after the other; indices go on across stages."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        recorder: Recorder,
+        clock: Clock,
+        halt: Halt,
+        *,
+        rng: np.random.Generator,
+        lookahead_ns: int,
+    ) -> None:
+        self._pool = pool
+        self._recorder = recorder
+        self._clock = clock
+        self._halt = halt
+        self._rng = rng
+        self._lookahead_ns = lookahead_ns
+        self._indices = count()
+        self._turn = 0
+        self.credits_exhausted_ns = 0
+        """How long jobs were due and no worker had a credit left."""
+
+    async def produce(self, stage: int, plan: StagePlan, grid: Grid) -> Ended:
+        """Ship the arrivals of a stage until they end or the halt is asked for."""
+        if plan.arrivals is None:
+            return await self._closed_loop(stage, plan, grid)
+        schedule = Schedule(plan.arrivals, self._rng, grid.origin_ns)
+        if plan.kind == "offline":
+            return await self._offline(stage, schedule)
+        return await self._open_loop(stage, plan, schedule)
+
+    async def _open_loop(self, stage: int, plan: StagePlan, schedule: Schedule) -> Ended:
+        while self._halt.reason is None and (now_ns := self._clock.now_ns()) < schedule.end_ns:
+            await self._ship_until(stage, schedule, now_ns + self._lookahead_ns)
+            if self._behind(schedule):
+                if plan.overflow == "drop":
+                    self._recorder.book(stage, DROPPED, schedule.take(self._clock.now_ns(), 1 << 30))
+                await self._wait(now_ns + _TICK_NS, credits=True)
+                self.credits_exhausted_ns += self._clock.now_ns() - now_ns
+            else:
+                await self._wait(min(now_ns + _TICK_NS, schedule.end_ns))
+        return self._end(stage, schedule)
+
+    def _end(self, stage: int, schedule: Schedule) -> Ended:
+        """The arrivals are over: what was due and never found a credit is unfinished."""
+        now_ns = self._clock.now_ns()
+        halted = self._halt.reason is not None and now_ns < schedule.end_ns
+        stop_ns = now_ns if halted else schedule.end_ns
+        self._recorder.book(stage, UNFINISHED, schedule.take(stop_ns, 1 << 30))
+        ended_by = self._halt.reason if halted and self._halt.reason else schedule.ended_by
+        return Ended(stop_ns, ended_by, schedule.intended_by(stop_ns))
+
+    async def _offline(self, stage: int, schedule: Schedule) -> Ended:
+        """All at once: the stage lasts until the last request has ended."""
+        while self._halt.reason is None:
+            await self._ship_until(stage, schedule, schedule.end_ns)
+            if schedule.next_ns is None and self._pool.outstanding(stage) == 0:
+                return Ended(self._clock.now_ns(), schedule.ended_by, schedule.count)
+            await self._wait(self._clock.now_ns() + _HALT_TICK_NS, credits=True)
+        stop_ns = self._clock.now_ns()
+        self._recorder.book(stage, UNFINISHED, schedule.take(stop_ns, 1 << 30))
+        return Ended(stop_ns, self._halt.reason, schedule.intended_by(stop_ns))
+
+    async def _closed_loop(self, stage: int, plan: StagePlan, grid: Grid) -> Ended:
+        limit = unshipped = plan.load.requests
+        end_ns = None if plan.load.duration is None else grid.origin_ns + plan.load.duration
+        while self._halt.reason is None:
+            now_ns = self._clock.now_ns()
+            if end_ns is not None and now_ns >= end_ns:
+                return Ended(end_ns, "duration", None)
+            if limit is not None and self._pool.started[stage] >= limit:
+                return Ended(self._pool.last_start_ns[stage], "requests", None)
+            await self._ship_requeued(stage)
+            unshipped = await self._prefetch(stage, plan.concurrency or 1, unshipped)
+            await self._wait(min(now_ns + _HALT_TICK_NS, end_ns or now_ns + _HALT_TICK_NS), credits=True)
+        return Ended(self._clock.now_ns(), self._halt.reason, None)
+
+    async def _prefetch(self, stage: int, slots: int, unshipped: int | None) -> int | None:
+        """Give each worker jobs for its slots and as many beyond; returns how many of a given number are left.
+
+        The last jobs of a given number are dealt so that no worker hoards what another one's slots could start.
+        """
+        shares = slot_shares(slots, self._pool.size)
+        for ahead in (1, 2):
+            for port in list(self._pool.ports):
+                share = shares[port.worker]
+                wanted = ahead * share - port.unstarted
+                if unshipped is not None:
+                    fair = unshipped if ahead == 1 else unshipped // self._pool.size
+                    wanted = min(wanted, fair)
+                if wanted >= max(1, share // 4):
+                    await self._ship(port, stage, [next(self._indices) for _ in range(wanted)], [])
+                    unshipped = None if unshipped is None else unshipped - wanted
+        return unshipped
+
+    # --- shipping -----------------------------------------------------------------------------------------------------
+
+    def _behind(self, schedule: Schedule) -> bool:
+        """Whether an arrival is due that no worker had a credit for."""
+        next_ns = schedule.next_ns
+        return next_ns is not None and next_ns <= self._clock.now_ns()
+
+    async def _ship_until(self, stage: int, schedule: Schedule, until_ns: int) -> None:
+        await self._ship_requeued(stage)
+        credits = sum(max(0, port.credits) for port in self._pool.ports)
+        instants = schedule.take(until_ns, credits)
+        await self._deal(stage, [next(self._indices) for _ in instants], instants)
+
+    async def _ship_requeued(self, stage: int) -> None:
+        """Give to others what came back from a worker that died."""
+        ours = [job for job in self._pool.requeued if job.stage == stage]
+        if not ours or not self._pool.ports:
+            return
+        self._pool.requeued = [job for job in self._pool.requeued if job.stage != stage]
+        if ours[0].intended_ns is None:
+            ports = list(self._pool.ports)
+            for position, port in enumerate(ports):
+                await self._ship(port, stage, [job.index for job in ours[position :: len(ports)]], [])
+            return
+        await self._deal(stage, [job.index for job in ours], [job.intended_ns or 0 for job in ours])
+
+    async def _deal(self, stage: int, indices: list[int], intended_ns: list[int]) -> None:
+        """Deal jobs to the workers in turn, passing over those without credits; with none at all, in turn all the same
+        (jobs of a dead worker: it had the credits)."""
+        ports = list(self._pool.ports)
+        hands: list[tuple[list[int], list[int]]] = [([], []) for _ in ports]
+        credits = [max(0, port.credits) for port in ports]
+        for index, intended in zip(indices, intended_ns, strict=True):
+            for _ in ports:
+                self._turn = (self._turn + 1) % len(ports)
+                if credits[self._turn] > 0:
+                    break
+            credits[self._turn] -= 1
+            hands[self._turn][0].append(index)
+            hands[self._turn][1].append(intended)
+        for port, hand in zip(ports, hands, strict=True):
+            await self._ship(port, stage, *hand)
+
+    async def _ship(self, port: Port, stage: int, indices: list[int], intended_ns: list[int]) -> None:
+        if not indices:
+            return
+        if port in self._pool.ports:
+            await self._pool.ship(port, stage, indices, intended_ns)
+        else:  # it died while others were served
+            self._pool.requeue(stage, indices, intended_ns)
+
+    async def _wait(self, until_ns: int, *, credits: bool = False) -> None:
+        """Wait until about an instant, less if the halt is asked for, or, with `credits`, if the pool has news."""
+        seconds = max(0, until_ns - self._clock.now_ns()) / NS_PER_SECOND
+        with anyio.move_on_after(seconds):
+            await (self._pool.changed() if credits else self._halt.asked())
+
+
+def slot_shares(slots: int, workers: int) -> list[int]:
+    """Slots partitioned over workers as evenly as can be: 50 over 3 is 17, 17, 16."""
+    return [slots // workers + (worker < slots % workers) for worker in range(workers)]

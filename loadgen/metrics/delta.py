@@ -1,0 +1,109 @@
+"""What a worker tells of a stage since it last told: sums only, so that deltas of any workers merge by addition."""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.metrics.histogram import Ints
+from loadgen.metrics.keyed import Keyed
+
+ARRIVALS: Final = "arrivals"
+SENT: Final = "sent"
+COMPLETIONS: Final = "completed"
+FAILURES: Final = "failed"
+GOOD: Final = "good"
+OUTPUT_TOKENS: Final = "output_tokens"
+PROMPT_TOKENS: Final = "prompt_tokens"
+TTFT_SUM: Final = "ttft_sum_ns"
+TTFT_COUNT: Final = "ttft_count"
+IN_FLIGHT_INTEGRAL: Final = "inflight_integral_ns"
+IN_FLIGHT_MAX: Final = "inflight_max"
+
+COLUMNS: Final = (
+    ARRIVALS,
+    SENT,
+    COMPLETIONS,
+    FAILURES,
+    GOOD,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
+    TTFT_SUM,
+    TTFT_COUNT,
+    IN_FLIGHT_INTEGRAL,
+    IN_FLIGHT_MAX,
+)
+"""The series by bin: events by their own instant; arrivals and TTFT by the intended start of their request.
+
+The maximum in flight is told as increases over what was told of the same bin before, so that it sums like the others:
+over the deltas of a worker to the worker's maximum, over workers to the sum of their maxima in that bin.
+"""
+
+
+class Column(msgspec.Struct, frozen=True, array_like=True):
+    """The non-zero values of one series: bin numbers of the stage's grid as `<i4`, values as `<f8`."""
+
+    name: str
+    bins: bytes
+    values: bytes
+
+    def numbers(self) -> Ints:
+        return np.frombuffer(self.bins, "<i4").astype(np.int64)
+
+    def amounts(self) -> "NDArray[np.float64]":
+        return np.frombuffer(self.values, "<f8")
+
+
+def column_of(name: str, first_bin: int, dense: "NDArray[np.float64] | Ints") -> Column:
+    """A series whose value in bin `first_bin + i` is `dense[i]`."""
+    there = np.flatnonzero(dense)
+    return Column(name, (there + first_bin).astype("<i4").tobytes(), dense[there].astype("<f8").tobytes())
+
+
+class TokenTotals(msgspec.Struct, frozen=True, array_like=True):
+    """Sums over the completed requests whose intended start lies in one interval; `_n` counts those that knew it."""
+
+    interval: int
+    prompt_asked: int
+    prompt_asked_n: int
+    prompt: int
+    prompt_n: int
+    output_asked: int
+    output_asked_n: int
+    output: int
+    output_n: int
+    chunks: int
+    chunked_output: int
+    """Output tokens of the requests that had chunks."""
+    events: int
+    reads: int
+    by_usage: int
+    """Requests whose output tokens the server counted; the next two: token ids, and chunks, stand for them."""
+    by_token_ids: int
+    by_chunks: int
+    short: int
+    """Requests whose counted output is shorter than asked for."""
+
+
+class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """One worker's news of one stage.
+
+    ended: indices of the requests that this delta accounts for; what they measured is in the same message.
+    accounts: (interval of the intended start, account, requests).
+    sent: (interval of the intended start, interval of the send, requests), over requests that have ended.
+    waited: (interval of the intended start, requests) of those that ended unfinished and never had a slot.
+    histograms: one entry a metric.
+    series: one entry a column that has news (`COLUMNS`).
+    records: JSON lines, one object a request, where records are kept; not journalled.
+    """
+
+    stage: int
+    ended: list[int]
+    accounts: list[tuple[int, str, int]]
+    sent: list[tuple[int, int, int]]
+    waited: list[tuple[int, int]]
+    histograms: list[Keyed]
+    series: list[Column]
+    tokens: list[TokenTotals]
+    records: bytes = b""

@@ -1,0 +1,168 @@
+"""Sparse histograms of one metric by two keys: the interval of the intended start and the second of the end.
+
+`Keyed` is the form on the wire and in the journal, one for each metric of a worker's delta. `Table` is many of them
+opened as numpy columns, so that merging costs no Python call for each key.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.metrics.histogram import Delta, Ints, fold_groups
+
+_GROUP: Final = np.dtype(
+    [
+        ("interval", "<i4"),
+        ("second", "<i4"),
+        ("buckets", "<u2"),
+        ("count", "<u4"),
+        ("min_ns", "<i8"),
+        ("max_ns", "<i8"),
+        ("sum_ns", "<i8"),
+        ("sum_squares", "<f8"),
+        ("clamped_low", "<u4"),
+        ("clamped_high", "<u4"),
+    ]
+)
+"""One pair of keys: how many buckets of `Keyed.indices` are its own, and what `Delta` keeps beside the buckets."""
+
+
+class Keyed(msgspec.Struct, frozen=True, array_like=True):
+    """Samples of one metric, in ns.
+
+    groups: one packed record for each (interval, second) that has samples.
+    indices, counts: the buckets of all groups one after the other, as in `Delta`.
+    """
+
+    metric: str
+    groups: bytes
+    indices: bytes
+    counts: bytes
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """Values of one metric (ns), each with its keys: three int64 arrays of equal length."""
+
+    metric: str
+    values: Ints
+    intervals: Ints
+    seconds: Ints
+
+
+def fold_keyed(metrics: list[Samples]) -> list[Keyed]:
+    """Count the samples of several metrics in one vectorised pass. A metric without samples is absent.
+
+    The metrics must be distinct, and the product of their number and of the spans of both keys below 2**63.
+    """
+    metrics = [samples for samples in metrics if samples.values.size]
+    if not metrics:
+        return []
+    intervals = np.concatenate([samples.intervals for samples in metrics])
+    seconds = np.concatenate([samples.seconds for samples in metrics])
+    first_interval, first_second = int(intervals.min()), int(seconds.min())
+    interval_span = int(intervals.max()) - first_interval + 1
+    second_span = int(seconds.max()) - first_second + 1
+    metric = np.repeat(np.arange(len(metrics)), [samples.values.size for samples in metrics])
+    keys = (metric * interval_span + (intervals - first_interval)) * second_span + (seconds - first_second)
+    groups: list[list[tuple[int, int, Delta]]] = [[] for _ in metrics]
+    for key, delta in fold_groups(np.concatenate([samples.values for samples in metrics]), keys):
+        rest, second = divmod(key, second_span)
+        number, interval = divmod(rest, interval_span)
+        groups[number].append((interval + first_interval, second + first_second, delta))
+    return [_pack(samples.metric, found) for samples, found in zip(metrics, groups, strict=True)]
+
+
+def _pack(metric: str, groups: list[tuple[int, int, Delta]]) -> Keyed:
+    rows = [
+        (
+            interval,
+            second,
+            len(delta.indices) // 2,
+            delta.count,
+            delta.min_ns,
+            delta.max_ns,
+            delta.sum_ns,
+            delta.sum_squares,
+            delta.clamped_low,
+            delta.clamped_high,
+        )
+        for interval, second, delta in groups
+    ]
+    return Keyed(
+        metric,
+        np.array(rows, _GROUP).tobytes(),
+        b"".join(delta.indices for _, _, delta in groups),
+        b"".join(delta.counts for _, _, delta in groups),  # one fold gives all its counts the same width
+    )
+
+
+class Table:
+    """Keyed samples of one metric as columns. `intervals`, `seconds` and `samples` have one entry a group."""
+
+    def __init__(self, groups: "NDArray[np.void]", indices: Ints, counts: Ints) -> None:
+        self._groups = groups
+        self._indices = indices
+        self._counts = counts
+
+    @classmethod
+    def open(cls, pieces: Iterable[Keyed]) -> "Table":
+        """The columns of several pieces one after the other; the same keys may come more than once."""
+        pieces = list(pieces)
+        return cls(
+            np.frombuffer(b"".join(piece.groups for piece in pieces), _GROUP),
+            np.frombuffer(b"".join(piece.indices for piece in pieces), "<u2").astype(np.int64),
+            np.concatenate([_counts(piece) for piece in pieces]) if pieces else np.zeros(0, np.int64),
+        )
+
+    @property
+    def intervals(self) -> Ints:
+        return self._groups["interval"].astype(np.int64)
+
+    @property
+    def seconds(self) -> Ints:
+        return self._groups["second"].astype(np.int64)
+
+    @property
+    def samples(self) -> Ints:
+        """How many samples each group has."""
+        return self._groups["count"].astype(np.int64)
+
+    def where(self, chosen: "NDArray[np.bool_]") -> "Table":
+        """The groups for which `chosen` (one entry a group) is true."""
+        if chosen.all():
+            return self
+        entries = np.repeat(chosen, self._groups["buckets"])
+        return Table(self._groups[chosen], self._indices[entries], self._counts[entries])
+
+    def samples_up_to(self, bucket: int) -> Ints:
+        """For each group, how many of its samples lie in this bucket or below it."""
+        owner = np.repeat(np.arange(self._groups.size), self._groups["buckets"])
+        below = self._indices <= bucket
+        return np.bincount(owner[below], self._counts[below], self._groups.size).astype(np.int64)
+
+    def total(self) -> Delta:
+        """All samples, whatever their keys."""
+        groups = self._groups
+        if not groups.size:
+            return Delta(b"", b"", 0, None, None, 0, 0.0)
+        counts = np.bincount(self._indices, self._counts).astype("<u8")
+        indices = np.flatnonzero(counts)
+        return Delta(
+            indices.astype("<u2").tobytes(),
+            counts[indices].tobytes(),
+            int(groups["count"].sum()),
+            int(groups["min_ns"].min()),
+            int(groups["max_ns"].max()),
+            int(groups["sum_ns"].sum()),
+            float(groups["sum_squares"].sum()),
+            int(groups["clamped_low"].sum()),
+            int(groups["clamped_high"].sum()),
+        )
+
+
+def _counts(piece: Keyed) -> Ints:
+    width = 2 * len(piece.counts) // len(piece.indices)
+    return np.frombuffer(piece.counts, f"<u{width}").astype(np.int64)

@@ -1,0 +1,135 @@
+"""What the parent and a worker say to each other. All messages are tagged arrays in msgpack; instants are monotonic ns."""
+
+from typing import Any
+
+import msgspec
+
+from loadgen.metrics.fold import StageDelta
+from loadgen.metrics.journal import WorkerStats
+from loadgen.metrics.outcome import Grid
+from loadgen.targets.base import TargetInfo
+from loadgen.workload.request import Tokenization
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """One message on the channel."""
+
+
+# --- from the parent --------------------------------------------------------------------------------------------------
+
+
+class Setup(_Message):
+    """The first message to a worker: what it needs to build its target and to render any request of the run."""
+
+    profile: dict[str, Any]
+    """As `decoding.encode` made it; secrets are only named in it."""
+    info: TargetInfo
+    tokenization: Tokenization
+    nonce: int
+    slots: int
+    """This worker's share of `max_inflight`."""
+    room: int
+    """How many jobs beyond its slots it may hold before they are due."""
+
+
+class StageStart(_Message):
+    """A stage begins. `slots` is this worker's share of a closed loop, None in an open one."""
+
+    stage: int
+    grid: Grid
+    drop: bool
+    """Whether a job that finds no free slot when it is due is dropped instead of waiting."""
+    slots: int | None
+    slots_from_ns: int
+    """Closed loop: the instant at which the slots begin, later than the origin in a worker that was started again."""
+    stop_ns: int | None
+    """Closed loop of known length: the instant from which no slot starts another request."""
+
+
+class Jobs(_Message):
+    """Requests to start. `intended_ns` runs beside `indices`; it is empty in a closed loop, where a free slot decides."""
+
+    stage: int
+    indices: list[int]
+    intended_ns: list[int]
+
+
+class Stop(_Message):
+    """The arrivals of a stage end at `stop_ns`: later jobs go back, unsent ones are unfinished, the rest drains."""
+
+    stage: int
+    stop_ns: int
+    drain_until_ns: int | None
+    """When requests still in flight are ended as unfinished; None: they are followed to their end."""
+
+
+class Cancel(_Message):
+    """End every request of a stage that is in flight now, as cancelled."""
+
+    stage: int
+
+
+class Finish(_Message):
+    """The run is over: close the target and end."""
+
+
+# --- from a worker ----------------------------------------------------------------------------------------------------
+
+
+class Hello(_Message):
+    """The first message of a worker. `token` proves that this run started it."""
+
+    token: str
+    worker: int
+    pid: int
+
+
+class Ready(_Message):
+    """The target is open; jobs may come. `credits` is how many."""
+
+    credits: int
+
+
+class Failed(_Message):
+    """The target could not be opened; the worker ends."""
+
+    reason: str
+
+
+class Grant(_Message):
+    """`credits` more jobs may come."""
+
+    credits: int
+
+
+class Started(_Message):
+    """Jobs of a closed loop that have started, and when. Sent as they start, so that a death can book them as lost."""
+
+    stage: int
+    indices: list[int]
+    intended_ns: list[int]
+
+
+class Snapshot(_Message):
+    """What ended since the last snapshot and what was measured of it, in one message so that they cannot differ."""
+
+    stats: WorkerStats
+    deltas: list[StageDelta]
+
+
+class Returned(_Message):
+    """Jobs of a stopped stage that were never due: they were not intended after all."""
+
+    stage: int
+    indices: list[int]
+
+
+class Stopped(_Message):
+    """Nothing of this stage is left in the worker, and its last delta has been sent."""
+
+    stage: int
+
+
+ToWorker = Setup | StageStart | Jobs | Stop | Cancel | Finish
+FromWorker = Hello | Ready | Failed | Grant | Started | Snapshot | Returned | Stopped
+Message = ToWorker | FromWorker

@@ -1,0 +1,309 @@
+"""The parent's side of all workers: one supervisor each, and the ledger of what each has been given.
+
+The ledger is what makes the books balance: a job is outstanding at one worker from when it is shipped until that worker
+says that it ended, gives it back, or dies.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from loadgen.clock import Clock
+from loadgen.errors import RunFailure, TargetError
+from loadgen.metrics.journal import WorkerDeath
+from loadgen.metrics.outcome import LOST
+from loadgen.metrics.recorder import Recorder
+from loadgen.units import NS_PER_SECOND
+from loadgen.workers.channel import Channel, ChannelClosed
+from loadgen.workers.launch import Incarnation, Launcher
+from loadgen.workers.messages import (
+    Cancel,
+    Failed,
+    Finish,
+    Grant,
+    Jobs,
+    Message,
+    Ready,
+    Returned,
+    Setup,
+    Snapshot,
+    StageStart,
+    Started,
+    Stop,
+    Stopped,
+)
+
+_READY_SECONDS: Final = 600
+"""For opening the target in a worker: an engine loads its model then."""
+_FINISH_SECONDS: Final = 15
+_STOP_GRACE_NS: Final = 15 * NS_PER_SECOND
+"""How long after a drain a worker may take to say that its stage is over before it is taken for hung."""
+
+
+class Outstanding(NamedTuple):
+    """A job at a worker. `intended_ns` is None in a closed loop until a slot has started it."""
+
+    stage: int
+    intended_ns: int | None
+
+
+class Requeued(NamedTuple):
+    """A job that came back from a worker that died, to be given to another."""
+
+    stage: int
+    index: int
+    intended_ns: int | None
+
+
+class Port:
+    """The parent's end of one live worker."""
+
+    def __init__(self, worker: int, channel: Channel, pid: int, credits: int) -> None:
+        self.worker = worker
+        self.channel = channel
+        self.pid = pid
+        self.credits = credits
+        self.outstanding: dict[int, Outstanding] = {}
+        self.unstarted = 0
+        """Closed loop: jobs given to it that no slot has started, as far as it has told."""
+        self.stopped: set[int] = set()
+        """Stages of which nothing is left in this worker."""
+
+
+class Pool:
+    """All workers of a run. Use `running()`; then `ports` are the live ones."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        setups: list[Setup],
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        max_restarts: int,
+        fail: Callable[[str], None],
+    ) -> None:
+        self._launcher = launcher
+        self._setups = setups
+        self._recorder = recorder
+        self._clock = clock
+        self._max_restarts = max_restarts
+        self._fail = fail
+        self._stages: dict[int, Callable[[int, int], StageStart]] = {}
+        self._stop_messages: dict[int, Stop] = {}
+        self._finishing = False
+        self._changed = anyio.Event()
+        self._alive = len(setups)
+        self.ports: list[Port] = []
+        self.requeued: list[Requeued] = []
+        self.started: defaultdict[int, int] = defaultdict(int)
+        """By stage, the closed-loop jobs that have started."""
+        self.last_start_ns: defaultdict[int, int] = defaultdict(int)
+
+    @property
+    def size(self) -> int:
+        """Workers that the run has, dead ones included."""
+        return len(self._setups)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Pool"]:
+        """Start all workers and wait until each has opened its target; end them all with the context.
+
+        Raises TargetError where a target cannot be opened and RunFailure where a worker does not start.
+        """
+        async with anyio.create_task_group() as tasks:
+            for worker in range(self.size):
+                tasks.start_soon(self._supervise, worker)
+            while len(self.ports) < self.size:  # each supervisor has a deadline of its own
+                await self.changed()
+            yield self
+            await self._finish(tasks)
+
+    async def changed(self) -> None:
+        """Return at the next change: credits, jobs that ended or came back, a worker that came or went."""
+        await self._changed.wait()
+
+    def outstanding(self, stage: int) -> int:
+        """Jobs of a stage that are at a worker or wait to be given to another one."""
+        at_workers = sum(job.stage == stage for port in self.ports for job in port.outstanding.values())
+        return at_workers + sum(job.stage == stage for job in self.requeued)
+
+    async def begin(self, stage: int, start: Callable[[int, int], StageStart]) -> None:
+        """Tell all workers of a stage; `start(worker, now_ns)` is what each is told, those started later included."""
+        self._stages[stage] = start
+        for port in list(self.ports):
+            await self._send(port, start(port.worker, self._clock.now_ns()))
+
+    async def ship(self, port: Port, stage: int, indices: list[int], intended_ns: list[int]) -> None:
+        """Give jobs to a worker; `intended_ns` is empty in a closed loop."""
+        port.credits -= len(indices)
+        port.unstarted += 0 if intended_ns else len(indices)
+        for position, index in enumerate(indices):
+            port.outstanding[index] = Outstanding(stage, intended_ns[position] if intended_ns else None)
+        await self._send(port, Jobs(stage, indices, intended_ns))
+
+    def requeue(self, stage: int, indices: list[int], intended_ns: list[int]) -> None:
+        """Take back jobs that could not be given to a worker, to be given to another."""
+        for position, index in enumerate(indices):
+            self.requeued.append(Requeued(stage, index, intended_ns[position] if intended_ns else None))
+
+    async def stop(self, stop: Stop) -> None:
+        """End the arrivals of a stage in all workers, and wait until nothing of it is left in any.
+
+        Jobs that were waiting for another worker are booked as lost if they had been intended. A worker that does not
+        answer in time after the drain is ended, and what it had is lost.
+        """
+        stage = stop.stage
+        self._stop_messages[stage] = stop
+        self._abandon_requeued(stop)
+        for port in list(self.ports):
+            await self._send(port, stop)
+        deadline_ns = None if stop.drain_until_ns is None else stop.drain_until_ns + _STOP_GRACE_NS
+        while late := [port for port in self.ports if stage not in port.stopped]:
+            now_ns = self._clock.now_ns()
+            if deadline_ns is not None and now_ns >= deadline_ns:
+                for port in late:
+                    self._bury(port, "it did not answer after the drain and was ended")
+                    await port.channel.aclose()
+                break
+            with anyio.move_on_after(1.0 if deadline_ns is None else (deadline_ns - now_ns) / NS_PER_SECOND):
+                await self.changed()
+        self._stages.pop(stage, None)
+
+    async def cancel(self, stage: int) -> None:
+        """End what is in flight of a stage, as cancelled."""
+        for port in list(self.ports):
+            await self._send(port, Cancel(stage))
+
+    # --- supervision --------------------------------------------------------------------------------------------------
+
+    async def _supervise(self, worker: int) -> None:
+        for life in range(self._max_restarts + 1):
+            async with self._launcher.launch(worker) as incarnation:
+                port = await self._set_up(worker, incarnation, restarted=life > 0)
+                if port is not None:
+                    await self._listen(port)
+                if self._finishing:
+                    break
+                reason = await self._ending_of(incarnation)
+                if port is not None and port in self.ports:
+                    self._bury(port, reason)
+        if self._finishing:
+            self.ports = [port for port in self.ports if port.worker != worker]
+            self._notify()
+            return
+        self._alive -= 1
+        if self._alive == 0:
+            self._fail("no worker is left: each died more often than workers.max_restarts allows")
+        self._notify()
+
+    async def _set_up(self, worker: int, incarnation: Incarnation, *, restarted: bool) -> Port | None:
+        channel = incarnation.channel
+        try:
+            await channel.send(self._setups[worker])
+            with anyio.fail_after(_READY_SECONDS):
+                answer = await channel.receive()
+        except TimeoutError:
+            raise RunFailure(f"worker {worker} did not open its target within {_READY_SECONDS} s") from None
+        except ChannelClosed:
+            if restarted:
+                return None
+            raise RunFailure(f"worker {worker} ended while it opened its target: {await incarnation.ended()}") from None
+        if isinstance(answer, Failed):
+            raise TargetError(answer.reason)
+        assert isinstance(answer, Ready)
+        port = Port(worker, channel, incarnation.pid, answer.credits)
+        for stage, start in self._stages.items():
+            await self._send(port, start(worker, self._clock.now_ns()))
+            if stage in self._stop_messages:
+                await self._send(port, self._stop_messages[stage])
+        self.ports.append(port)
+        self._notify()
+        return port
+
+    async def _ending_of(self, incarnation: Incarnation) -> str:
+        with anyio.move_on_after(_FINISH_SECONDS):
+            return await incarnation.ended()
+        return "its connection ended, but not its process"
+
+    async def _listen(self, port: Port) -> None:
+        try:
+            while True:
+                self._hear(port, await port.channel.receive())
+                self._notify()
+        except ChannelClosed:
+            return
+
+    def _hear(self, port: Port, message: Message) -> None:
+        match message:
+            case Grant():
+                port.credits += message.credits
+            case Started():
+                self.started[message.stage] += len(message.indices)
+                port.unstarted -= len(message.indices)
+                for index, intended_ns in zip(message.indices, message.intended_ns, strict=True):
+                    self.last_start_ns[message.stage] = max(self.last_start_ns[message.stage], intended_ns)
+                    if index in port.outstanding:
+                        port.outstanding[index] = Outstanding(message.stage, intended_ns)
+            case Snapshot():
+                self._recorder.worker(message.stats)
+                for delta in message.deltas:
+                    for index in delta.ended:
+                        port.outstanding.pop(index, None)
+                    self._recorder.apply(delta, port.worker, self._clock.now_ns())
+            case Returned():
+                for index in message.indices:
+                    returned = port.outstanding.pop(index, None)
+                    port.unstarted -= returned is not None and returned.intended_ns is None
+            case Stopped():
+                port.stopped.add(message.stage)
+            case _:
+                raise RunFailure(f"worker {port.worker} sent {type(message).__name__} out of turn")
+
+    def _bury(self, port: Port, reason: str) -> None:
+        """A worker is dead: what was due or in flight there is lost, the rest goes to others."""
+        now_ns = self._clock.now_ns()
+        self.ports.remove(port)
+        lost: defaultdict[int, list[int]] = defaultdict(list)
+        for index, job in port.outstanding.items():
+            stop = self._stop_messages.get(job.stage)
+            if job.intended_ns is None or job.intended_ns > now_ns:
+                if stop is None:
+                    self.requeued.append(Requeued(job.stage, index, job.intended_ns))
+            elif stop is None or job.intended_ns <= stop.stop_ns:
+                lost[job.stage].append(job.intended_ns)
+        for stage, intended_ns in lost.items():
+            self._recorder.book(stage, LOST, intended_ns)
+        count = sum(map(len, lost.values()))
+        self._recorder.worker_died(WorkerDeath(port.worker, port.pid, reason, count))
+        self._notify()
+
+    def _abandon_requeued(self, stop: Stop) -> None:
+        ours = [job for job in self.requeued if job.stage == stop.stage]
+        self.requeued = [job for job in self.requeued if job.stage != stop.stage]
+        lost = [job.intended_ns for job in ours if job.intended_ns is not None and job.intended_ns <= stop.stop_ns]
+        if lost:
+            self._recorder.book(stop.stage, LOST, lost)
+
+    async def _finish(self, tasks: TaskGroup) -> None:
+        self._finishing = True
+        for port in list(self.ports):
+            await self._send(port, Finish())
+        with anyio.move_on_after(_FINISH_SECONDS):
+            while self.ports:
+                await self.changed()
+        tasks.cancel_scope.cancel()
+
+    async def _send(self, port: Port, message: Message) -> None:
+        try:
+            await port.channel.send(message)
+        except ChannelClosed:
+            return  # its supervisor sees the same end and books what it had
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

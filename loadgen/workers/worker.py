@@ -1,0 +1,194 @@
+"""A worker's main: it dials back to the parent, opens one target, and runs jobs on it until it is told to finish.
+
+Started as `python -m loadgen.workers.worker` with the address and the run's token in its environment.
+"""
+
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from typing import Final
+
+import anyio
+
+from loadgen.clock import Clock, MonotonicClock
+from loadgen.decoding import decode
+from loadgen.errors import LoadgenError
+from loadgen.metrics.fold import StageMeter
+from loadgen.profile import Profile
+from loadgen.targets.base import Target
+from loadgen.targets.kinds import open_target
+from loadgen.units import NS_PER_MS, NS_PER_SECOND
+from loadgen.workers.channel import Channel, ChannelClosed, SocketChannel
+from loadgen.workers.dispatch import Dispatcher, StageRun
+from loadgen.workers.messages import (
+    Cancel,
+    Failed,
+    Finish,
+    Grant,
+    Hello,
+    Jobs,
+    Ready,
+    Returned,
+    Setup,
+    Snapshot,
+    StageStart,
+    Started,
+    Stop,
+    Stopped,
+)
+from loadgen.workers.vitals import Vitals
+from loadgen.workload.synthetic import make_workload
+
+ADDRESS_ENV: Final = "LOADGEN_CHANNEL"
+TOKEN_ENV: Final = "LOADGEN_TOKEN"
+WORKER_ENV: Final = "LOADGEN_WORKER"
+
+SNAPSHOT_NS: Final = 250 * NS_PER_MS
+_GRANT_SECONDS: Final = 0.02
+"""Credits of an open loop are gathered this long; the lookahead hides the wait."""
+_LAG_PROBE_NS: Final = 25 * NS_PER_MS
+
+
+class Worker:
+    """What one worker process holds while a run lasts. `serve` is its whole life."""
+
+    def __init__(
+        self, channel: Channel, clock: Clock, setup: Setup, profile: Profile, target: Target, vitals: Vitals
+    ) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._profile = profile
+        self._credits = setup.slots + setup.room
+        self._workload = make_workload(profile.workload, setup.tokenization, setup.nonce)
+        self._dispatcher = Dispatcher(target, clock, slots=setup.slots, timeout_ns=profile.target.timeout)
+        self._vitals = vitals
+        self._closed_loop = False
+
+    async def serve(self) -> None:
+        """Do what the parent says until it says Finish. Raises ChannelClosed where the parent is gone."""
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._dispatcher.run)
+            tasks.start_soon(self._grant_forever)
+            tasks.start_soon(self._snapshot_forever)
+            tasks.start_soon(self._probe_lag)
+            await self._channel.send(Ready(self._credits))
+            await self._obey()
+            tasks.cancel_scope.cancel()
+
+    async def _obey(self) -> None:
+        while True:
+            message = await self._channel.receive()
+            match message:
+                case Jobs():
+                    self._dispatcher.add(message.stage, message.indices, message.intended_ns)
+                case StageStart():
+                    self._begin(message)
+                case Stop():
+                    returned = self._dispatcher.stop(message)
+                    if returned:
+                        await self._channel.send(Returned(message.stage, returned))
+                case Cancel():
+                    self._dispatcher.cancel(message.stage)
+                case Finish():
+                    return
+                case _:
+                    raise ChannelClosed(f"unexpected {type(message).__name__}")
+
+    def _begin(self, start: StageStart) -> None:
+        meter = StageMeter(start.stage, start.grid, self._profile.slo, keep_records=self._profile.output.records)
+        self._closed_loop = start.slots is not None
+        run = StageRun(start.stage, self._workload, meter, drop=start.drop, closed=self._closed_loop)
+        self._dispatcher.begin(
+            run, slots=start.slots or 0, slots_from_ns=start.slots_from_ns, stop_ns=start.stop_ns
+        )
+
+    async def _grant_forever(self) -> None:
+        news = self._dispatcher.news
+        while True:
+            await news.wait()
+            if not self._closed_loop:
+                await anyio.sleep(_GRANT_SECONDS)
+            await self._grant()
+
+    async def _grant(self) -> None:
+        news = self._dispatcher.news
+        credits, news.credits = news.credits, 0
+        started, news.started = news.started, {}
+        for stage, (indices, intended_ns) in started.items():
+            await self._channel.send(Started(stage, indices, intended_ns))
+        if credits:
+            await self._channel.send(Grant(credits))
+
+    async def _snapshot_forever(self) -> None:
+        news = self._dispatcher.news
+        next_ns = self._clock.now_ns() + SNAPSHOT_NS
+        while True:
+            with anyio.move_on_after(max(0, next_ns - self._clock.now_ns()) / NS_PER_SECOND):
+                await news.wait_over()
+            now_ns = self._clock.now_ns()
+            next_ns = max(next_ns + SNAPSHOT_NS, now_ns) if now_ns >= next_ns else next_ns
+            over, news.over = news.over, []
+            if over:
+                await self._grant()  # every start is told before its stage is over
+            meters = [*(run.meter for run in over), *self._dispatcher.meters]
+            deltas = [delta for meter in meters if (delta := meter.flush(now_ns)) is not None]
+            await self._channel.send(Snapshot(self._vitals.read(now_ns, self._dispatcher), deltas))
+            for run in over:
+                await self._channel.send(Stopped(run.stage))
+
+    async def _probe_lag(self) -> None:
+        """Measure how late the loop runs what is due: the same wait as a job's, every 25 ms."""
+        timer = self._clock.timer()
+        try:
+            due_ns = self._clock.now_ns()
+            while True:
+                due_ns += _LAG_PROBE_NS
+                timer.arm(due_ns)
+                await timer.wait()
+                now_ns = self._clock.now_ns()
+                for meter in self._dispatcher.meters[-1:]:
+                    meter.lag(now_ns, now_ns - due_ns)
+                due_ns = max(due_ns, now_ns - _LAG_PROBE_NS)
+        finally:
+            timer.close()
+
+
+async def run_worker(channel: Channel, clock: Clock, worker: int, token: str) -> None:
+    """A worker's whole life on one channel: introduce itself, open the target, serve, close.
+
+    A target that cannot be opened is told to the parent as `Failed`. Returns when the parent is done or gone.
+    """
+    try:
+        await channel.send(Hello(token, worker, os.getpid()))
+        setup = await channel.receive()
+        if not isinstance(setup, Setup):
+            raise ChannelClosed(f"expected Setup, got {type(setup).__name__}")
+        profile = decode(Profile, setup.profile)
+        vitals = Vitals(worker, clock.now_ns())
+        async with AsyncExitStack() as stack:
+            try:
+                target = await stack.enter_async_context(open_target(profile, setup.info, clock))
+            except LoadgenError as error:
+                await channel.send(Failed(str(error)))
+                return
+            with vitals.watching_gc():
+                await Worker(channel, clock, setup, profile, target, vitals).serve()
+    except* ChannelClosed:
+        pass  # the parent is gone: there is nobody left to work for
+
+
+async def _main() -> None:
+    host, _, port = os.environ[ADDRESS_ENV].rpartition(":")
+    channel = SocketChannel(await anyio.connect_tcp(host, int(port)))
+    await run_worker(channel, MonotonicClock(), int(os.environ[WORKER_ENV]), os.environ.pop(TOKEN_ENV))
+
+
+def main() -> None:
+    """Run one worker process. Ctrl-C is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    anyio.run(_main, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
+
+
+if __name__ == "__main__":
+    main()
