@@ -1,1 +1,23 @@
-"""loadgen: an async, actor-based load generator for vLLM deployments."""
+"""loadgen: an async, actor-based load generator for vLLM deployments.
+
+`await loadgen.run(profile)` runs a load test; `loadgen.load_profile("poisson")` reads a profile.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadgen.profile_file import load_profile
+    from loadgen.runner import run
+
+__version__ = "0.1.0"
+__all__ = ["load_profile", "run"]
+
+_HOMES = {"load_profile": "loadgen.profile_file", "run": "loadgen.runner"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for: the command line starts without numpy and aiohttp."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,9 @@
 """The profile: one load test as frozen data. The names are those of the TOML file (docs/formats.md)."""
 
+import json
 import math
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,7 +22,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 # --- target -----------------------------------------------------------------------------------------------------------
 
 
-class HttpTarget(_Table, kw_only=True, tag_field="kind", tag="http"):
+class HttpTarget(_Table, frozen=True, kw_only=True, tag_field="kind", tag="http"):
     """A server that speaks the OpenAI API as vLLM does."""
 
     url: str
@@ -39,11 +41,11 @@ class HttpTarget(_Table, kw_only=True, tag_field="kind", tag="http"):
     verify_tls: bool = True
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ValueError(f'url = "{self.url}": must start with http:// or https://')
+        _server(self.url)
+        _positive(timeout=self.timeout, connect_timeout=self.connect_timeout, preflight_timeout=self.preflight_timeout)
 
 
-class SimTarget(_Table, kw_only=True, tag_field="kind", tag="sim"):
+class SimTarget(_Table, frozen=True, kw_only=True, tag_field="kind", tag="sim"):
     """The simulated vLLM: a server of its own on loopback, or a model inside each worker."""
 
     transport: Literal["http", "in-process"] = "http"
@@ -52,17 +54,40 @@ class SimTarget(_Table, kw_only=True, tag_field="kind", tag="sim"):
     engine: SimConfig = SimConfig()
     faults: SimFaults = SimFaults()
 
+    def __post_init__(self) -> None:
+        _positive(timeout=self.timeout)
+
+
+def _server(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, an IPv6 address without its end
+        sound = False
+    if not sound or any(character.isspace() for character in url):
+        raise ValueError(
+            f"url = {json.dumps(url)}: must be http://HOST:PORT or https://HOST:PORT, with or without a path"
+        )
+    if parts.query or parts.fragment:
+        raise ValueError("url must have no ? or #")
+
+
+def _positive(**durations: int) -> None:
+    for name, duration in durations.items():
+        if duration <= 0:
+            raise ValueError(f"{name} must be longer than 0")
+
 
 Target = HttpTarget | SimTarget
 
 # --- workload ---------------------------------------------------------------------------------------------------------
 
 
-class Fixed(_Table, kw_only=True, tag_field="dist", tag="fixed"):
+class Fixed(_Table, frozen=True, kw_only=True, tag_field="dist", tag="fixed"):
     value: Positive
 
 
-class Uniform(_Table, kw_only=True, tag_field="dist", tag="uniform"):
+class Uniform(_Table, frozen=True, kw_only=True, tag_field="dist", tag="uniform"):
     """Every whole number from `min` to `max`, both included, equally likely."""
 
     min: Positive
@@ -72,7 +97,7 @@ class Uniform(_Table, kw_only=True, tag_field="dist", tag="uniform"):
         _ordered(self.min, self.max)
 
 
-class Normal(_Table, kw_only=True, tag_field="dist", tag="normal"):
+class Normal(_Table, frozen=True, kw_only=True, tag_field="dist", tag="normal"):
     """Normal of this mean and standard deviation, rounded, then clamped to [min, max]."""
 
     mean: Annotated[float, msgspec.Meta(gt=0)]
@@ -84,7 +109,7 @@ class Normal(_Table, kw_only=True, tag_field="dist", tag="normal"):
         _ordered(self.min, self.max)
 
 
-class Lognormal(_Table, kw_only=True, tag_field="dist", tag="lognormal"):
+class Lognormal(_Table, frozen=True, kw_only=True, tag_field="dist", tag="lognormal"):
     """Lognormal of this mean and coefficient of variation (before clamping), rounded, then clamped to [min, max]."""
 
     mean: Annotated[float, msgspec.Meta(gt=0)]
@@ -96,7 +121,7 @@ class Lognormal(_Table, kw_only=True, tag_field="dist", tag="lognormal"):
         _ordered(self.min, self.max)
 
 
-class Choice(_Table, kw_only=True, tag_field="dist", tag="choice"):
+class Choice(_Table, frozen=True, kw_only=True, tag_field="dist", tag="choice"):
     """One of `values`, equally likely or by `weights`."""
 
     values: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
@@ -106,7 +131,7 @@ class Choice(_Table, kw_only=True, tag_field="dist", tag="choice"):
         _weighted(self.weights, len(self.values), "values")
 
 
-class Histogram(_Table, kw_only=True, tag_field="dist", tag="histogram"):
+class Histogram(_Table, frozen=True, kw_only=True, tag_field="dist", tag="histogram"):
     """Uniform within the bin [edges[i], edges[i+1]) that is chosen with weight `weights[i]`."""
 
     edges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)]
@@ -135,14 +160,14 @@ def _weighted(weights: tuple[float, ...] | None, count: int, what: str) -> None:
         raise ValueError("weights must not all be 0")
 
 
-class Workload(_Table, kw_only=True):
+class Workload(_Table, frozen=True, kw_only=True):
     """What each request says: a pure function of (seed, nonce, index)."""
 
     kind: Literal["chat", "completion"] = "chat"
     source: Literal["synthetic"] = "synthetic"
     prompt_tokens: Lengths = 256
     output_tokens: Lengths | None = 64
-    """Asked for with `max_tokens`, `min_tokens` and `ignore_eos`; where absent the model ends by itself."""
+    """Asked for with `max_tokens`, `min_tokens` and `ignore_eos`; `"none"` lets the model end by itself."""
     prompt_format: Literal["text", "tokens"] = "text"
     """`tokens`: prompts of token ids, exact in length, for `kind = "completion"`."""
     seed: Annotated[int, msgspec.Meta(ge=0)] = 1
@@ -163,14 +188,14 @@ class Workload(_Table, kw_only=True):
 # --- load -------------------------------------------------------------------------------------------------------------
 
 
-class AbortWhen(_Table, kw_only=True):
+class AbortWhen(_Table, frozen=True, kw_only=True):
     """End the run early once `after` requests have ended and at least `error_rate` of them failed."""
 
     error_rate: Fraction
     after: Positive = 50
 
 
-class _Load(_Table, kw_only=True):
+class _Load(_Table, frozen=True, kw_only=True):
     duration: Duration | None = None
     """Length of the arrivals of one stage."""
     requests: Positive | None = None
@@ -190,7 +215,7 @@ class _Load(_Table, kw_only=True):
             raise ValueError("warmup must be shorter than duration")
 
 
-class Constant(_Load, kw_only=True, tag_field="kind", tag="constant"):
+class Constant(_Load, frozen=True, kw_only=True, tag_field="kind", tag="constant"):
     """Equal gaps of 1/rate, the first request at 0."""
 
     rate: Rate
@@ -200,7 +225,7 @@ class Constant(_Load, kw_only=True, tag_field="kind", tag="constant"):
         _positive_rates(rate=self.rate)
 
 
-class Poisson(_Load, kw_only=True, tag_field="kind", tag="poisson"):
+class Poisson(_Load, frozen=True, kw_only=True, tag_field="kind", tag="poisson"):
     """Independent exponential gaps of mean 1/rate."""
 
     rate: Rate
@@ -210,7 +235,7 @@ class Poisson(_Load, kw_only=True, tag_field="kind", tag="poisson"):
         _positive_rates(rate=self.rate)
 
 
-class Gamma(_Load, kw_only=True, tag_field="kind", tag="gamma"):
+class Gamma(_Load, frozen=True, kw_only=True, tag_field="kind", tag="gamma"):
     """Independent gamma gaps of mean 1/rate; `burstiness` is their shape: 1 is Poisson, below 1 is burstier."""
 
     rate: Rate
@@ -221,7 +246,7 @@ class Gamma(_Load, kw_only=True, tag_field="kind", tag="gamma"):
         _positive_rates(rate=self.rate)
 
 
-class Ramp(_Load, kw_only=True, tag_field="kind", tag="ramp"):
+class Ramp(_Load, frozen=True, kw_only=True, tag_field="kind", tag="ramp"):
     """A Poisson process whose rate goes linearly from `start_rate` to `end_rate` over `duration`."""
 
     start_rate: Rate
@@ -238,19 +263,19 @@ class Ramp(_Load, kw_only=True, tag_field="kind", tag="ramp"):
 Step = Constant | Poisson | Gamma | Ramp
 
 
-class Steps(_Table, kw_only=True, tag_field="kind", tag="steps"):
+class Steps(_Table, frozen=True, kw_only=True, tag_field="kind", tag="steps"):
     """Open-loop stages one after the other without a pause; each step is a load of its own."""
 
     steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)]
 
 
-class Concurrency(_Load, kw_only=True, tag_field="kind", tag="concurrency"):
+class Concurrency(_Load, frozen=True, kw_only=True, tag_field="kind", tag="concurrency"):
     """Closed loop: `concurrency` requests in flight at all times, each started the moment a slot is free."""
 
     concurrency: Positive
 
 
-class Offline(_Load, kw_only=True, tag_field="kind", tag="offline"):
+class Offline(_Load, frozen=True, kw_only=True, tag_field="kind", tag="offline"):
     """All `requests` at once, as MLPerf's offline scenario."""
 
     def __post_init__(self) -> None:
@@ -259,7 +284,7 @@ class Offline(_Load, kw_only=True, tag_field="kind", tag="offline"):
             raise ValueError("needs requests, and takes no duration")
 
 
-class Sweep(_Load, kw_only=True, tag_field="kind", tag="sweep"):
+class Sweep(_Load, frozen=True, kw_only=True, tag_field="kind", tag="sweep"):
     """One stage for each of `rates` (or of `concurrency`), the target drained in between."""
 
     rates: tuple[Rate, ...] = ()
@@ -290,7 +315,7 @@ def _positive_rates(**rates: float) -> None:
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
 
-class Workers(_Table, kw_only=True):
+class Workers(_Table, frozen=True, kw_only=True):
     processes: Positive | Literal["auto"] = "auto"
     max_inflight: Positive = 4096
     """Requests in flight at once, over all workers."""
@@ -301,14 +326,14 @@ class Workers(_Table, kw_only=True):
     """How long before its due time a request is handed to a worker."""
 
 
-class Output(_Table, kw_only=True):
+class Output(_Table, frozen=True, kw_only=True):
     dir: str = "runs/{name}-{time}"
     formats: tuple[Literal["json", "csv", "html", "hlog"], ...] = ("json", "csv", "html", "hlog")
     records: bool = False
     """Write `requests.jsonl`, one line a request."""
 
 
-class Profile(_Table, kw_only=True):
+class Profile(_Table, frozen=True, kw_only=True):
     """One load test, complete: what `profile.toml` of a run holds."""
 
     name: str = "run"

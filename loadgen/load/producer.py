@@ -1,8 +1,10 @@
 """The producer: hands the arrivals of one stage to the workers, ahead of their time and within their credits.
 
-An open loop never slows its schedule: without a free credit a job waits here, keeping its intended start, or is dropped.
+An open loop never slows its schedule: without a free credit a job waits here, keeping its intended start, or is
+dropped.
 """
 
+from collections.abc import Iterator
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -13,10 +15,11 @@ from loadgen.clock import Clock
 from loadgen.load.arrivals import Schedule
 from loadgen.load.halt import Halt
 from loadgen.load.stages import StagePlan
-from loadgen.metrics.outcome import DROPPED, UNFINISHED, Grid
+from loadgen.metrics.outcome import DROPPED, UNFINISHED
 from loadgen.metrics.recorder import Recorder
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 from loadgen.workers.pool import Pool, Port
+from loadgen.workers.sizing import slot_shares
 
 _TICK_NS: Final = 25 * NS_PER_MS
 """Arrivals are shipped in batches this often; the lookahead hides it."""
@@ -42,32 +45,40 @@ class Producer:
         clock: Clock,
         halt: Halt,
         *,
-        rng: np.random.Generator,
         lookahead_ns: int,
     ) -> None:
         self._pool = pool
         self._recorder = recorder
         self._clock = clock
         self._halt = halt
-        self._rng = rng
-        self._lookahead_ns = lookahead_ns
-        self._indices = count()
+        self.lookahead_ns = lookahead_ns
+        self._next_index = 0
         self._turn = 0
         self.credits_exhausted_ns = 0
         """How long jobs were due and no worker had a credit left."""
 
-    async def produce(self, stage: int, plan: StagePlan, grid: Grid) -> Ended:
-        """Ship the arrivals of a stage until they end or the halt is asked for."""
-        if plan.arrivals is None:
-            return await self._closed_loop(stage, plan, grid)
-        schedule = Schedule(plan.arrivals, self._rng, grid.origin_ns)
-        if plan.kind == "offline":
-            return await self._offline(stage, schedule)
-        return await self._open_loop(stage, plan, schedule)
+    def schedule(self, stage: int, plan: StagePlan, origin_ns: int, seed: int) -> Schedule | None:
+        """The arrivals of a stage, drawn from one generator of its own; None in a closed loop.
 
-    async def _open_loop(self, stage: int, plan: StagePlan, schedule: Schedule) -> Ended:
+        A generator for each stage, so that how far one stage got does not change the arrivals of the next.
+        """
+        if plan.arrivals is None:
+            return None
+        return Schedule(plan.arrivals, np.random.default_rng((seed, stage)), origin_ns)
+
+    async def produce(self, stage: int, plan: StagePlan, origin_ns: int, schedule: Schedule | None) -> Ended:
+        """Ship the arrivals of a stage until they end or the halt is asked for."""
+        if schedule is None:
+            return await self._closed_loop(stage, plan, origin_ns)
+        indices = count(self._next_index)
+        self._next_index += schedule.count
+        if plan.kind == "offline":
+            return await self._offline(stage, schedule, indices)
+        return await self._open_loop(stage, plan, schedule, indices)
+
+    async def _open_loop(self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int]) -> Ended:
         while self._halt.reason is None and (now_ns := self._clock.now_ns()) < schedule.end_ns:
-            await self._ship_until(stage, schedule, now_ns + self._lookahead_ns)
+            await self._ship_until(stage, schedule, indices, now_ns + self.lookahead_ns)
             if self._behind(schedule):
                 if plan.overflow == "drop":
                     self._recorder.book(stage, DROPPED, schedule.take(self._clock.now_ns(), 1 << 30))
@@ -86,10 +97,10 @@ class Producer:
         ended_by = self._halt.reason if halted and self._halt.reason else schedule.ended_by
         return Ended(stop_ns, ended_by, schedule.intended_by(stop_ns))
 
-    async def _offline(self, stage: int, schedule: Schedule) -> Ended:
+    async def _offline(self, stage: int, schedule: Schedule, indices: Iterator[int]) -> Ended:
         """All at once: the stage lasts until the last request has ended."""
         while self._halt.reason is None:
-            await self._ship_until(stage, schedule, schedule.end_ns)
+            await self._ship_until(stage, schedule, indices, schedule.end_ns)
             if schedule.next_ns is None and self._pool.outstanding(stage) == 0:
                 return Ended(self._clock.now_ns(), schedule.ended_by, schedule.count)
             await self._wait(self._clock.now_ns() + _HALT_TICK_NS, credits=True)
@@ -97,9 +108,9 @@ class Producer:
         self._recorder.book(stage, UNFINISHED, schedule.take(stop_ns, 1 << 30))
         return Ended(stop_ns, self._halt.reason, schedule.intended_by(stop_ns))
 
-    async def _closed_loop(self, stage: int, plan: StagePlan, grid: Grid) -> Ended:
+    async def _closed_loop(self, stage: int, plan: StagePlan, origin_ns: int) -> Ended:
         limit = unshipped = plan.load.requests
-        end_ns = None if plan.load.duration is None else grid.origin_ns + plan.load.duration
+        end_ns = None if plan.load.duration is None else origin_ns + plan.load.duration
         while self._halt.reason is None:
             now_ns = self._clock.now_ns()
             if end_ns is not None and now_ns >= end_ns:
@@ -125,7 +136,8 @@ class Producer:
                     fair = unshipped if ahead == 1 else unshipped // self._pool.size
                     wanted = min(wanted, fair)
                 if wanted >= max(1, share // 4):
-                    await self._ship(port, stage, [next(self._indices) for _ in range(wanted)], [])
+                    first, self._next_index = self._next_index, self._next_index + wanted
+                    await self._ship(port, stage, list(range(first, first + wanted)), [])
                     unshipped = None if unshipped is None else unshipped - wanted
         return unshipped
 
@@ -136,11 +148,11 @@ class Producer:
         next_ns = schedule.next_ns
         return next_ns is not None and next_ns <= self._clock.now_ns()
 
-    async def _ship_until(self, stage: int, schedule: Schedule, until_ns: int) -> None:
+    async def _ship_until(self, stage: int, schedule: Schedule, indices: Iterator[int], until_ns: int) -> None:
         await self._ship_requeued(stage)
         credits = sum(max(0, port.credits) for port in self._pool.ports)
         instants = schedule.take(until_ns, credits)
-        await self._deal(stage, [next(self._indices) for _ in instants], instants)
+        await self._deal(stage, [next(indices) for _ in instants], instants)
 
     async def _ship_requeued(self, stage: int) -> None:
         """Give to others what came back from a worker that died."""
@@ -185,8 +197,3 @@ class Producer:
         seconds = max(0, until_ns - self._clock.now_ns()) / NS_PER_SECOND
         with anyio.move_on_after(seconds):
             await (self._pool.changed() if credits else self._halt.asked())
-
-
-def slot_shares(slots: int, workers: int) -> list[int]:
-    """Slots partitioned over workers as evenly as can be: 50 over 3 is 17, 17, 16."""
-    return [slots // workers + (worker < slots % workers) for worker in range(workers)]

@@ -4,14 +4,14 @@
 opened as numpy columns, so that merging costs no Python call for each key.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.histogram import Delta, Ints, fold_groups
+from loadgen.metrics.histogram import BUCKETS, Delta, Ints, fold_groups
 
 _GROUP: Final = np.dtype(
     [
@@ -100,7 +100,7 @@ def _pack(metric: str, groups: list[tuple[int, int, Delta]]) -> Keyed:
 
 
 class Table:
-    """Keyed samples of one metric as columns. `intervals`, `seconds` and `samples` have one entry a group."""
+    """Keyed samples of one metric as columns; `intervals` and `seconds` have one entry a group."""
 
     def __init__(self, groups: "NDArray[np.void]", indices: Ints, counts: Ints) -> None:
         self._groups = groups
@@ -108,13 +108,12 @@ class Table:
         self._counts = counts
 
     @classmethod
-    def open(cls, pieces: Iterable[Keyed]) -> "Table":
+    def open(cls, pieces: Sequence[Keyed]) -> "Table":
         """The columns of several pieces one after the other; the same keys may come more than once."""
-        pieces = list(pieces)
         return cls(
             np.frombuffer(b"".join(piece.groups for piece in pieces), _GROUP),
             np.frombuffer(b"".join(piece.indices for piece in pieces), "<u2").astype(np.int64),
-            np.concatenate([_counts(piece) for piece in pieces]) if pieces else np.zeros(0, np.int64),
+            np.concatenate([_NONE, *(_counts(piece) for piece in pieces)]),
         )
 
     @property
@@ -125,11 +124,6 @@ class Table:
     def seconds(self) -> Ints:
         return self._groups["second"].astype(np.int64)
 
-    @property
-    def samples(self) -> Ints:
-        """How many samples each group has."""
-        return self._groups["count"].astype(np.int64)
-
     def where(self, chosen: "NDArray[np.bool_]") -> "Table":
         """The groups for which `chosen` (one entry a group) is true."""
         if chosen.all():
@@ -137,32 +131,53 @@ class Table:
         entries = np.repeat(chosen, self._groups["buckets"])
         return Table(self._groups[chosen], self._indices[entries], self._counts[entries])
 
-    def samples_up_to(self, bucket: int) -> Ints:
-        """For each group, how many of its samples lie in this bucket or below it."""
-        owner = np.repeat(np.arange(self._groups.size), self._groups["buckets"])
-        below = self._indices <= bucket
-        return np.bincount(owner[below], self._counts[below], self._groups.size).astype(np.int64)
-
-    def total(self) -> Delta:
-        """All samples, whatever their keys."""
-        groups = self._groups
-        if not groups.size:
-            return Delta(b"", b"", 0, None, None, 0, 0.0)
-        counts = np.bincount(self._indices, self._counts).astype("<u8")
-        indices = np.flatnonzero(counts)
-        return Delta(
-            indices.astype("<u2").tobytes(),
-            counts[indices].tobytes(),
-            int(groups["count"].sum()),
-            int(groups["min_ns"].min()),
-            int(groups["max_ns"].max()),
-            int(groups["sum_ns"].sum()),
-            float(groups["sum_squares"].sum()),
-            int(groups["clamped_low"].sum()),
-            int(groups["clamped_high"].sum()),
+    def merged(self, keys: Ints) -> list[tuple[int, Delta]]:
+        """The sum of the groups of each key (one entry a group), ascending by key."""
+        if not keys.size:
+            return []
+        order = np.argsort(keys, kind="stable")
+        groups, ordered = self._groups[order], keys[order]
+        starts = _run_starts(ordered)
+        indices, counts, edges = self._merged_buckets(keys, ordered[starts])
+        columns = zip(
+            ordered[starts].tolist(),
+            edges[:-1].tolist(),
+            edges[1:].tolist(),
+            np.add.reduceat(groups["count"], starts, dtype=np.int64).tolist(),
+            np.minimum.reduceat(groups["min_ns"], starts).tolist(),
+            np.maximum.reduceat(groups["max_ns"], starts).tolist(),
+            np.add.reduceat(groups["sum_ns"], starts).tolist(),
+            np.add.reduceat(groups["sum_squares"], starts).tolist(),
+            np.add.reduceat(groups["clamped_low"], starts, dtype=np.int64).tolist(),
+            np.add.reduceat(groups["clamped_high"], starts, dtype=np.int64).tolist(),
+            strict=True,
         )
+        return [
+            (key, Delta(indices[first:last].tobytes(), counts[first:last].tobytes(), *exact))
+            for key, first, last, *exact in columns
+        ]
+
+    def _merged_buckets(self, keys: Ints, distinct: Ints) -> "tuple[NDArray[np.uint16], NDArray[np.uint64], Ints]":
+        """Buckets and counts of each distinct key one after the other, and where those of a key begin."""
+        number = np.searchsorted(distinct, keys)
+        places = np.repeat(number * BUCKETS, self._groups["buckets"]) + self._indices
+        order = np.argsort(places)
+        places = places[order]
+        starts = _run_starts(places)
+        counts = np.add.reduceat(self._counts[order], starts).astype("<u8")
+        places = places[starts]
+        edges = np.searchsorted(places, np.arange(distinct.size + 1) * BUCKETS)
+        return (places % BUCKETS).astype("<u2"), counts, edges
+
+
+_NONE: Final = np.zeros(0, np.int64)
 
 
 def _counts(piece: Keyed) -> Ints:
     width = 2 * len(piece.counts) // len(piece.indices)
     return np.frombuffer(piece.counts, f"<u{width}").astype(np.int64)
+
+
+def _run_starts(ordered: Ints) -> "NDArray[np.intp]":
+    """Where each run of equal elements begins; there is at least one element."""
+    return np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -73,7 +73,7 @@ class LocalLauncher:
         """Accept the workers' connections while the context lasts."""
         listener: MultiListener[SocketStream] = await anyio.create_tcp_listener(local_host="127.0.0.1")
         async with listener, anyio.create_task_group() as tasks:
-            port = listener.extra(SocketAttribute.local_port)
+            port = listener.extra(SocketAttribute.local_port)  # noqa: S610
             self._address = f"127.0.0.1:{port}"
             tasks.start_soon(listener.serve, self._greet)
             yield self
@@ -174,10 +174,8 @@ async def end_process(process: Process) -> None:
     """See to it that a process ends: wait a little, then terminate, then kill it."""
     for stop in (None, process.terminate, process.kill):
         if process.returncode is None and stop is not None:
-            try:
+            with suppress(ProcessLookupError):  # it ended by itself meanwhile
                 stop()
-            except ProcessLookupError:
-                pass
         with anyio.move_on_after(_EXIT_SECONDS):
             await process.wait()
             return
@@ -185,9 +183,6 @@ async def end_process(process: Process) -> None:
 
 def how_it_ended(returncode: int, log: Path) -> str:
     """An exit status in words, with the last line that the process logged."""
-    if returncode < 0:
-        words = f"signal {signal.Signals(-returncode).name}"
-    else:
-        words = f"exit code {returncode}"
+    words = f"signal {signal.Signals(-returncode).name}" if returncode < 0 else f"exit code {returncode}"
     tail = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip() if log.exists() else ""
     return f"{words}; its last words: {tail.splitlines()[-1]}" if tail else words

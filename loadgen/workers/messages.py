@@ -1,4 +1,4 @@
-"""What the parent and a worker say to each other. All messages are tagged arrays in msgpack; instants are monotonic ns."""
+"""What the parent and a worker say to each other: tagged arrays in msgpack. Instants are monotonic ns."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ class StageStart(_Message):
 
 
 class Jobs(_Message):
-    """Requests to start. `intended_ns` runs beside `indices`; it is empty in a closed loop, where a free slot decides."""
+    """Requests to start. `intended_ns` runs beside `indices`; it is empty in a closed loop: a free slot decides."""
 
     stage: int
     indices: list[int]

@@ -51,3 +51,8 @@ def ensure_descriptors(connections: int) -> None:
                 f"lower workers.max_inflight or raise the hard limit (ulimit -Hn)"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def slot_shares(slots: int, workers: int) -> list[int]:
+    """Slots partitioned over workers as evenly as can be: 50 over 3 is 17, 17, 16."""
+    return [slots // workers + (worker < slots % workers) for worker in range(workers)]

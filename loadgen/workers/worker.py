@@ -41,7 +41,7 @@ from loadgen.workers.vitals import Vitals
 from loadgen.workload.synthetic import make_workload
 
 ADDRESS_ENV: Final = "LOADGEN_CHANNEL"
-TOKEN_ENV: Final = "LOADGEN_TOKEN"
+TOKEN_ENV: Final = "LOADGEN_TOKEN"  # noqa: S105  (the name of a variable)
 WORKER_ENV: Final = "LOADGEN_WORKER"
 
 SNAPSHOT_NS: Final = 250 * NS_PER_MS
@@ -99,9 +99,7 @@ class Worker:
         meter = StageMeter(start.stage, start.grid, self._profile.slo, keep_records=self._profile.output.records)
         self._closed_loop = start.slots is not None
         run = StageRun(start.stage, self._workload, meter, drop=start.drop, closed=self._closed_loop)
-        self._dispatcher.begin(
-            run, slots=start.slots or 0, slots_from_ns=start.slots_from_ns, stop_ns=start.stop_ns
-        )
+        self._dispatcher.begin(run, slots=start.slots or 0, slots_from_ns=start.slots_from_ns, stop_ns=start.stop_ns)
 
     async def _grant_forever(self) -> None:
         news = self._dispatcher.news

@@ -40,3 +40,7 @@ class Tokenization(msgspec.Struct, frozen=True):
     template_tokens: int = 0
     vocabulary_size: int | None = None
     """Number of token ids that prompts of token ids may use; None where unknown."""
+    special_tokens: int = 0
+    """What the tokenizer adds to plain text by itself, such as one for the begin of the text."""
+    first_words: tuple[int, ...] = ()
+    """Vocabulary words that count the same without a space before them, as at the start of a text; empty: not known."""

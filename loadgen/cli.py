@@ -1,0 +1,165 @@
+"""The verbs of the command line. Each is a thin skin over the library, imported when the verb is used."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from loadgen.errors import LoadgenError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from loadgen.profile import Profile
+    from loadgen.profile_file import Overrides
+
+app = typer.Typer(
+    name="loadgen",
+    help="Load a vLLM deployment and measure what its users would feel.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+sim = typer.Typer(help="The simulated vLLM.", no_args_is_help=True)
+app.add_typer(sim, name="sim")
+
+ProfileArgument = Annotated[str, typer.Argument(help="A profile's file, or the name of a ready one.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any key, e.g. load.rate=50. Repeatable.")
+]
+TargetOption = Annotated[str | None, typer.Option(help="Load the server at this URL.")]
+ModelOption = Annotated[str | None, typer.Option(help="The model to ask for.")]
+RateOption = Annotated[str | None, typer.Option(help='Requests per second, e.g. 20 or "300/min".')]
+DurationOption = Annotated[str | None, typer.Option(help='Length of a stage, e.g. "60s".')]
+
+
+@app.command()
+def run(
+    profile: ProfileArgument,
+    target: TargetOption = None,
+    model: ModelOption = None,
+    rate: RateOption = None,
+    duration: DurationOption = None,
+    out: Annotated[Path | None, typer.Option(help="Put the files into this folder itself.")] = None,
+    sets: SetOption = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No live view and no table: files and exit code.")
+    ] = False,
+) -> None:
+    """Run a load test and report what was measured.
+
+    Exit codes: 0 fine, 1 an SLO was missed, 2 bad profile or usage, 3 target unreachable or nothing completed, 4 the
+    generator was the bottleneck, 130 interrupted.
+    """
+    from loadgen.interactive import run_interactively
+
+    loaded = _load(profile, _overrides(sets, target, model, rate, duration))
+    raise typer.Exit(run_interactively(loaded, out, quiet=quiet))
+
+
+@app.command()
+def check(
+    profile: ProfileArgument,
+    target: TargetOption = None,
+    model: ModelOption = None,
+    rate: RateOption = None,
+    duration: DurationOption = None,
+    sets: SetOption = None,
+) -> None:
+    """Validate a profile; print it as resolved and what would run."""
+    from loadgen.expectation import expected
+    from loadgen.profile_file import check_environment, profile_toml
+    from loadgen.report.expectation import render_expectation
+
+    loaded = _load(profile, _overrides(sets, target, model, rate, duration))
+    faults = check_environment(loaded)
+    if faults:
+        _fail(LoadgenError("\n".join(f"{profile}: {fault}" for fault in faults)))
+    typer.echo(profile_toml(loaded))
+    _console().print(render_expectation(expected(loaded)))
+
+
+@app.command()
+def profiles() -> None:
+    """List the ready profiles."""
+    from loadgen.profile_file import ready_profiles
+
+    ready = ready_profiles()
+    width = max(len(profile.name) for profile in ready)
+    for profile in ready:
+        typer.echo(f"{profile.name:{width}}  {profile.summary}")
+
+
+@app.command()
+def report(
+    run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write the files, print no table.")] = False,
+) -> None:
+    """Make the files of a run again from what it left on disk, also where it was killed."""
+    from loadgen.metrics.journal import NoJournal
+    from loadgen.remake import remake
+    from loadgen.report.console import render_summary
+
+    try:
+        summary = remake(run_directory)
+    except NoJournal as error:
+        _fail(LoadgenError(str(error)))
+    if not quiet:
+        render_summary(summary, _console())
+
+
+@sim.command()
+def serve(
+    port: Annotated[int, typer.Option(help="0: any free port.", min=0, max=65535)] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="engine.KEY or faults.KEY, as in a profile's [target]."),
+    ] = None,
+) -> None:
+    """Serve the simulated vLLM until interrupted."""
+    from loadgen.interactive import serve_simulator
+
+    overrides = _overrides([f"target.{assignment}" for assignment in sets or []])
+    serve_simulator(_load("poisson", overrides), host, port)
+
+
+def _load(source: str, overrides: "Overrides") -> "Profile":
+    from loadgen.profile_file import load_profile
+
+    try:
+        return load_profile(source, overrides)
+    except LoadgenError as error:
+        _fail(error)
+
+
+def _overrides(
+    sets: list[str] | None,
+    target: str | None = None,
+    model: str | None = None,
+    rate: str | None = None,
+    duration: str | None = None,
+) -> "Overrides":
+    from loadgen.profile_file import Overrides
+
+    return Overrides(sets=tuple(sets or ()), target=target, model=model, rate=rate, duration=duration)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+def _fail(error: LoadgenError) -> NoReturn:
+    typer.echo(str(error), err=True)
+    raise typer.Exit(error.exit_code)
+
+
+def main() -> None:
+    """The `loadgen` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

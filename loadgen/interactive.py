@@ -1,0 +1,97 @@
+"""A run as a person sees it: the live view, Ctrl-C once and twice, the closing table, and the exit code."""
+
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import anyio
+from rich.console import Console
+
+from loadgen.errors import ExitCode, LoadgenError
+from loadgen.load.halt import Halt
+from loadgen.metrics.summary import Live, Summary
+from loadgen.profile import Profile, SimTarget
+from loadgen.profile_file import run_dir
+from loadgen.report.console import render_summary
+from loadgen.report.live import show_live
+from loadgen.runner import run
+from loadgen.sim.server import serve
+
+
+def run_interactively(profile: Profile, out: Path | None, *, quiet: bool) -> ExitCode:
+    """Run a profile with what a person wants to see, and say how it went as an exit code."""
+    console, errors = Console(), Console(stderr=True, soft_wrap=True, highlight=False)
+    directory = out or run_dir(profile)
+    try:
+        summary = anyio.run(
+            partial(_run, profile, directory, console, quiet=quiet),
+            backend="asyncio",
+            backend_options={"use_uvloop": sys.platform != "win32"},
+        )
+    except LoadgenError as error:
+        errors.print(str(error), markup=False)
+        return ExitCode(error.exit_code)
+    except KeyboardInterrupt:  # before the run took charge of the signal
+        return ExitCode.INTERRUPTED
+    if not quiet:
+        render_summary(summary, console)
+        console.print(f"\nfiles in {directory}", markup=False, highlight=False, soft_wrap=True)
+    return exit_code(summary)
+
+
+def exit_code(summary: Summary) -> ExitCode:
+    """The exit code of a run; where several hold, the order is 130, 3, 4, 1."""
+    completed = sum(stage.books.completed for stage in summary.stages)
+    slo = summary.verdict.slo
+    if summary.interrupted:
+        return ExitCode.INTERRUPTED
+    if completed == 0:
+        return ExitCode.UNREACHABLE
+    if not summary.verdict.valid:
+        return ExitCode.INVALID
+    if slo is not None and slo.met is False:
+        return ExitCode.SLO_MISSED
+    return ExitCode.OK
+
+
+async def _run(profile: Profile, directory: Path, console: Console, *, quiet: bool) -> Summary:
+    halt = Halt()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(_heed_signals, halt, console)
+        summary = await run(profile, directory, halt=halt, watch=None if quiet else partial(_watch, console))
+        tasks.cancel_scope.cancel()
+    return summary
+
+
+async def _watch(console: Console, read: Callable[[], Live | None]) -> None:
+    await show_live(read, console, plain=not console.is_terminal)
+
+
+async def _heed_signals(
+    halt: Halt, console: Console, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            if halt.reason is None:
+                console.print("stopping: requests in flight are followed to their end; again to cancel them")
+            halt.ask("interrupted")
+
+
+def serve_simulator(profile: Profile, host: str, port: int) -> None:
+    """Serve the simulator that a profile's target describes until interrupted."""
+    assert isinstance(profile.target, SimTarget)
+    console = Console()
+
+    def ready(bound: int) -> None:
+        console.print(f"simulated vLLM at http://{host}:{bound} (Ctrl-C ends it)", markup=False, highlight=False)
+
+    serving = partial(serve, profile.target.engine, profile.target.faults, host=host, port=port, ready=ready)
+    try:
+        anyio.run(serving, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
+    except KeyboardInterrupt:
+        return
+    except OSError as error:
+        raise LoadgenError(f"cannot listen at {host}:{port}: {error.strerror}") from None

@@ -1,0 +1,129 @@
+"""The worker's side of measurement: outcomes go into flat buffers, and numpy folds them a few times a second.
+
+Nothing here decides which requests count: deltas are keyed by the interval of the intended start, so that the window
+can be chosen afterwards (docs/metrics.md).
+"""
+
+from array import array
+
+import numpy as np
+
+from loadgen.metrics.batch import ABSENT, Batch
+from loadgen.metrics.delta import GOOD, StageDelta
+from loadgen.metrics.goodput import good
+from loadgen.metrics.keyed import Samples, fold_keyed
+from loadgen.metrics.level import Level
+from loadgen.metrics.outcome import Grid, Outcome
+from loadgen.metrics.records import encode_lines
+from loadgen.metrics.slo import Slo
+from loadgen.units import NS_PER_SECOND
+
+
+class StageMeter:
+    """What one worker measures of one stage.
+
+    `entered`, `left`, `record` and `lag` only append to buffers; `flush` turns them into a delta and empties them.
+    The buffers hold what ended since the last flush and nothing older. Not for use from several threads.
+
+    slo: where given, requests that meet its limits are counted as goodput.
+    keep_records: put a JSON line for each request into the deltas; outcomes are then held until the flush.
+    """
+
+    def __init__(self, stage: int, grid: Grid, slo: Slo | None, *, keep_records: bool) -> None:
+        self.stage = stage
+        self.grid = grid
+        self._slo = slo
+        self._level = Level(grid)
+        self.entered = self._level.entered
+        """Call at the send of each request, with its instant."""
+        self.left = self._level.left
+        """Call at the end of each request that entered, whatever the account, with its instant."""
+        self._keep_records = keep_records
+        self._codes: dict[str, int] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self._rows = array("q")
+        self._chunks_ns = array("q")
+        self._chunk_tokens = array("q")
+        self._lags = array("q")
+        self._outcomes: list[Outcome] = []
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests have entered and not left."""
+        return self._level.now
+
+    def record(self, outcome: Outcome) -> None:
+        """Note one request's end. Where the target saw the end, its instant counts; else that of the account."""
+        exchange = outcome.exchange
+        chunks, known_chunks = 0, ABSENT
+        if exchange.streamed:
+            chunks = len(exchange.chunks_ns)
+            self._chunks_ns.extend(exchange.chunks_ns)
+            tokens = exchange.chunk_tokens
+            if tokens is not None and len(tokens) == chunks:
+                self._chunk_tokens.extend(tokens)
+                known_chunks = chunks
+        code = self._codes.setdefault(outcome.account, len(self._codes))
+        end_ns = exchange.end_ns
+        # In the order of `batch.ROW`; spelt out, since this runs once a request.
+        self._rows.extend(
+            (
+                outcome.index,
+                code,
+                outcome.intended_ns,
+                ABSENT if outcome.admitted_ns is None else outcome.admitted_ns,
+                ABSENT if outcome.sent_ns is None else outcome.sent_ns,
+                outcome.end_ns if end_ns is None else end_ns,
+                ABSENT if outcome.prompt_tokens_asked is None else outcome.prompt_tokens_asked,
+                ABSENT if outcome.output_tokens_asked is None else outcome.output_tokens_asked,
+                ABSENT if exchange.connect_ns is None else exchange.connect_ns,
+                ABSENT if exchange.first_content_ns is None else exchange.first_content_ns,
+                ABSENT if exchange.prompt_tokens is None else exchange.prompt_tokens,
+                ABSENT if exchange.output_tokens is None else exchange.output_tokens,
+                exchange.streamed,
+                chunks,
+                known_chunks,
+                exchange.events,
+                exchange.reads,
+            )
+        )
+        if self._keep_records:
+            self._outcomes.append(outcome)
+
+    def lag(self, instant_ns: int, lag_ns: int) -> None:
+        """Note by how much the event loop was late at an instant."""
+        self._lags.append(instant_ns)
+        self._lags.append(lag_ns)
+
+    def flush(self, now_ns: int) -> StageDelta | None:
+        """What happened since the last flush, up to `now_ns`; None where nothing did and nothing is in flight."""
+        series = self._level.fold(now_ns)
+        if not (self._rows or self._lags or series):
+            return None
+        batch = Batch(self.grid, list(self._codes), self._rows, self._chunks_ns, self._chunk_tokens)
+        samples = [self._lag_samples()]
+        if batch.size:
+            samples += batch.samples()
+            series += batch.series()
+            if self._slo is not None:
+                series.append(batch.by_end(GOOD, good(self._slo, batch)))
+        delta = StageDelta(
+            stage=self.stage,
+            ended=batch["index"].tolist(),
+            accounts=batch.counts(),
+            sent=batch.sends(),
+            waited=batch.waits(),
+            histograms=fold_keyed(samples),
+            series=[column for column in series if column.bins],
+            tokens=batch.token_totals(),
+            records=encode_lines(self._outcomes, self.grid) if self._outcomes else b"",
+        )
+        self._reset()
+        return delta
+
+    def _lag_samples(self) -> Samples:
+        instants, values = np.frombuffer(self._lags, np.int64).reshape(-1, 2).T
+        since_window = instants - self.grid.window_ns
+        return Samples("loop_lag", values, since_window // self.grid.interval_ns, since_window // NS_PER_SECOND)

