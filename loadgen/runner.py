@@ -6,7 +6,7 @@
 import contextlib
 import platform
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +45,7 @@ _ABORT_CHECK_NS: Final = 100 * NS_PER_MS
 _SECONDS_PER_OUTPUT_TOKEN: Final = 0.025
 """A guess, for choosing the number of workers: what users accept between tokens."""
 
-Watch = Callable[[Callable[[], Live | None]], Awaitable[None]]
+Watch = Callable[[Callable[[], Live | None]], Coroutine[Any, Any, None]]
 """Shows what a run is doing until it is cancelled; it is given what to read."""
 
 
@@ -75,7 +75,7 @@ async def run(
         clock = MonotonicClock()
         nonce = workload_nonce(profile.workload)
         profile = _with_nonce(profile, nonce)
-        async with checked_target(profile, clock, log_directory=directory) as checked:
+        async with checked_target(profile, clock) as checked:
             _claim(directory)
             write_profile(profile, directory / "profile.toml")
             launcher = LocalLauncher(directory)

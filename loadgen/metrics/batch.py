@@ -63,7 +63,7 @@ class Batch:
         self.grid = grid
         self.accounts = accounts
         columns = np.ascontiguousarray(np.frombuffer(rows, np.int64).reshape(-1, len(ROW)).T)
-        self._columns = dict(zip(ROW, columns, strict=True))
+        self._columns: dict[str, Ints] = dict(zip(ROW, columns, strict=True))
         self.size = columns.shape[1]
         self.intended, self.sent, self.end = self["intended"], self["sent"], self["end"]
         self.interval = (self.intended - grid.window_ns) // grid.interval_ns
@@ -202,10 +202,13 @@ class Batch:
         at = (self.sent[sent] - self.grid.window_ns) // self.grid.interval_ns
         return [(interval, sent_in, n) for (interval, sent_in), n in _tally(self.interval[sent], at)]
 
-    def waits(self) -> list[tuple[int, int]]:
-        """Unfinished requests that never had a slot, by interval."""
-        waiting = self.of(lambda account: account == UNFINISHED) & (self["admitted"] == ABSENT)
-        interval = self.interval[waiting]
+    def excused(self) -> list[tuple[int, int]]:
+        """Requests that were not sent though the generator was in time, by interval.
+
+        They never had a slot, or there was nothing to send. Not excused: had a slot and was not sent before the stop.
+        """
+        given_up = self.of(lambda account: account == UNFINISHED) & (self["admitted"] != ABSENT)
+        interval = self.interval[(self.sent == ABSENT) & ~given_up]
         return [(key, n) for (key, _), n in _tally(interval, np.zeros_like(interval))]
 
     def token_totals(self) -> list[TokenTotals]:

@@ -92,7 +92,8 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     ended: indices of the requests that this delta accounts for; what they measured is in the same message.
     accounts: (interval of the intended start, account, requests).
     sent: (interval of the intended start, interval of the send, requests), over requests that have ended.
-    waited: (interval of the intended start, requests) of those that ended unfinished and never had a slot.
+    excused: (interval of the intended start, requests) of those that were not sent through no fault of the generator:
+        no slot was free, or there was nothing to send.
     histograms: one entry a metric.
     series: one entry a column that has news (`COLUMNS`).
     records: JSON lines, one object a request, where records are kept; not journalled.
@@ -102,7 +103,7 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     ended: list[int]
     accounts: list[tuple[int, str, int]]
     sent: list[tuple[int, int, int]]
-    waited: list[tuple[int, int]]
+    excused: list[tuple[int, int]]
     histograms: list[Keyed]
     series: list[Column]
     tokens: list[TokenTotals]

@@ -114,7 +114,7 @@ class StageMeter:
             ended=batch["index"].tolist(),
             accounts=batch.counts(),
             sent=batch.sends(),
-            waited=batch.waits(),
+            excused=batch.excused(),
             histograms=fold_keyed(samples),
             series=[column for column in series if column.bins],
             tokens=batch.token_totals(),
@@ -127,3 +127,6 @@ class StageMeter:
         instants, values = np.frombuffer(self._lags, np.int64).reshape(-1, 2).T
         since_window = instants - self.grid.window_ns
         return Samples("loop_lag", values, since_window // self.grid.interval_ns, since_window // NS_PER_SECOND)
+
+
+__all__ = ["StageDelta", "StageMeter"]

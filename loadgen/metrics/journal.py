@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from loadgen.errors import RunFailure
+from loadgen.errors import LoadgenError, RunFailure
 from loadgen.metrics.delta import StageDelta
 from loadgen.metrics.keyed import Keyed
 from loadgen.metrics.outcome import Grid
@@ -37,13 +37,12 @@ class RunHeader(_Entry, frozen=True):
     """As resolved, secrets out, in plain builtins."""
     environment: dict[str, Any]
     warnings: list[str] = []
-    stages: int = 0
-    """How many stages are planned; 0 where a search decides."""
 
 
 class StageMeta(_Entry, frozen=True):
     """A stage begins.
 
+    stages: how many are planned, itself included; 0 where that is decided as the run goes.
     duration_ns, requests: the bounds of its arrivals, None where not given.
     warmup_auto: the window starts where the warm-up is found to end; otherwise at `grid.window_ns`.
     judged: False for `offline`, which is late by design.
@@ -60,6 +59,7 @@ class StageMeta(_Entry, frozen=True):
     warmup_auto: bool = False
     drain_ns: int = 0
     judged: bool = True
+    stages: int = 0
 
 
 class Booking(_Entry, frozen=True):
@@ -129,6 +129,10 @@ class RunEnd(_Entry, frozen=True):
 Record = RunHeader | StageMeta | StageDelta | Booking | WorkerStats | WorkerDeath | StageEnd | RunEnd
 
 
+class NoJournal(LoadgenError):
+    """A folder that holds no run."""
+
+
 class JournalWriter:
     """Appends records to the journal of a run in `directory`, which must not have one yet.
 
@@ -172,9 +176,12 @@ def read_run(directory: Path) -> Iterator[Record]:
     """The records of the run's own file: header, stages, deaths, end.
 
     Raises:
-        FileNotFoundError: the directory holds no journal.
+        NoJournal: the directory holds none.
     """
-    return _read(directory / FOLDER / _RUN)
+    path = directory / FOLDER / _RUN
+    if not path.exists():
+        raise NoJournal(f"{directory} holds no run: {path} is missing")
+    return _read(path)
 
 
 def read_stage(directory: Path, stage: int) -> Iterator[Record]:

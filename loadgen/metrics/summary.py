@@ -242,6 +242,10 @@ class Summary(msgspec.Struct, frozen=True):
     profile: dict[str, Any]
     """As resolved and run, secrets out."""
     search: None = None
+    interrupted: bool = False
+    """A person ended the run early."""
+    failure: str | None = None
+    """What ended the run early, in one line, where the generator or the target failed."""
     schema: int = SCHEMA
 
 

@@ -179,7 +179,7 @@ def point_cells(number: int, stage: Stage) -> tuple[str, ...]:
 def offered(stage: Stage) -> str:
     """What was asked of the target: a rate, or the slots of a closed loop."""
     if stage.offered_rate is not None:
-        return per_second(stage.offered_rate)
+        return f"{stage.offered_rate:,.6g}/s"
     return ABSENT if stage.intended_concurrency is None else f"{stage.intended_concurrency:,} slots"
 
 
@@ -218,10 +218,9 @@ def _slo_row(check: SloCheck) -> SloRow:
 
 
 def slo_line(slo: SloVerdict) -> str:
-    """The SLO in one line, as `SLO missed: 1 of 4 checks missed, 1 undecided`."""
-    total = len(slo.checks)
-    counts = {outcome: sum(check.outcome == outcome for check in slo.checks) for outcome in ("missed", "undecided")}
+    """The SLO in one line, as `SLO missed: of 4 checks 1 missed, 1 undecided, 2 met`."""
     verdict = {True: "met", False: "missed", None: "undecided"}[slo.met]
-    parts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
-    of = f"{total} check{'s' if total != 1 else ''}"
-    return f"SLO {verdict}: {of}, {', '.join(parts) if parts else 'all met'}"
+    outcomes = [check.outcome for check in slo.checks]
+    counts = {outcome: outcomes.count(outcome) for outcome in ("missed", "undecided", "met")}
+    parts = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items() if count)
+    return f"SLO {verdict}: of {len(outcomes):,} check{'' if len(outcomes) == 1 else 's'} {parts or 'none decided'}"

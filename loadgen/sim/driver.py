@@ -45,7 +45,7 @@ class SimEngine(Engine):
         while True:
             if self._scheduler.idle:
                 await self._until_added()
-                begin_ns = self._clock.now_ns()
+                begin_ns = self.clock.now_ns()
             resumed_ns = self._past_stall(begin_ns)
             if resumed_ns != begin_ns:
                 await self._sleep_until(resumed_ns)
@@ -68,7 +68,7 @@ class SimEngine(Engine):
     def _deliver(self, step: Step) -> None:
         for admission in step.admitted:
             self.statistics.queue.add(admission.waited_ns / NS_PER_SECOND)
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         for emission in step.emissions:
             stream = self._streams.get(emission.id)
             if stream is not None:  # else it was aborted during the step

@@ -86,8 +86,8 @@ class Engine:
     def __init__(self, config: SimConfig, faults: SimFaults, clock: Clock | None) -> None:
         self.config = config
         self.statistics = EngineStatistics()
-        self._clock = clock or MonotonicClock()
-        self._timer = self._clock.timer()
+        self.clock = clock or MonotonicClock()
+        self._timer = self.clock.timer()
         self._streams: dict[int, TokenStream] = {}
         self._faults = faults
         self._stall_ns: tuple[int, int] | None = None
@@ -140,7 +140,7 @@ class Engine:
             ValueError: a length is below 1, or both together are above `max_model_len`.
         """
         check_lengths(self.config, prompt_tokens, output_tokens)
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         if self._stall_ns is None:
             self._stall_ns = _stall(self._faults, now_ns)
         self.statistics.requests += 1

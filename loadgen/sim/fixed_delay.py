@@ -38,7 +38,7 @@ class FixedDelayEngine(Engine):
     async def _run(self) -> None:
         while True:
             await self._timer.wait()
-            now_ns = self._clock.now_ns()
+            now_ns = self.clock.now_ns()
             if self._past_stall(now_ns) == now_ns:
                 self._release(now_ns)
             self._arm()

@@ -41,8 +41,7 @@ class ServerUrl:
     """The addresses of one server, given by its root, its API's base, or one of its endpoints.
 
     `http://host`, `http://host/v1` and `http://host/v1/chat/completions` name the same server, and so it is under a
-    path such as `/proxy`. A user name in the address becomes basic authorization, a query goes along with each request;
-    neither is shown.
+    path such as `/proxy`. A user name in the address becomes basic authorization and is in none of the addresses.
 
     Raises:
         TargetError: the text is no address of a server.
@@ -58,7 +57,6 @@ class ServerUrl:
         self.authorization: str | None = None
         if url.user is not None:
             self.authorization = "Basic " + base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
-        self._query = url.query
         path = url.path.rstrip("/")
         for endpoint in _ENDPOINTS.values():
             path = path.removesuffix(f"/{endpoint}")
@@ -70,12 +68,7 @@ class ServerUrl:
 
     def at(self, path: str) -> URL:
         """The address of a path under the server's root, e.g. `health`."""
-        url = self._root.joinpath(path)
-        return url.with_query(self._query) if self._query else url
-
-    def shown(self, url: URL) -> str:
-        """One of these addresses as people may see it."""
-        return str(url.with_query(None))
+        return self._root.joinpath(path)
 
     def __str__(self) -> str:
         return str(self._root).rstrip("/")

@@ -107,7 +107,7 @@ async def server_tokenize(
     try:
         reply = await session.fetch("POST", url, question)
     except TransportError as error:
-        raise _refused(f"POST {session.server.shown(url)}", error.kind, str(error)) from None
+        raise _refused(f"POST {url}", error.kind, str(error)) from None
     if reply.status != 200:
         return None
     try:
@@ -170,7 +170,7 @@ class _Check:
             return None
 
     async def _get(self, session: HttpSession, url: URL) -> Reply:
-        self.asking = f"GET {session.server.shown(url)}"
+        self.asking = f"GET {url}"
         try:
             return await session.fetch("GET", url)
         except TransportError as error:
@@ -193,7 +193,7 @@ class _Check:
         """Send the request, again without what is refused, until it is answered or something else goes wrong."""
         while True:
             session = HttpSession(transport, self._target, self._workload, info, self._clock.now_ns)
-            self.asking = f"POST {session.server.shown(session.url)}"
+            self.asking = f"POST {session.url}"
             exchange = Exchange()
             await session.send(session.prepare(request), exchange)
             if exchange.failure is None:

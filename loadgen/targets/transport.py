@@ -5,6 +5,7 @@ the socket gave, before it is parsed and before any task wakes up.
 """
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -161,7 +162,8 @@ class _StampedProtocol(ResponseHandler):
         self.instant_ns = 0
 
     def data_received(self, data: bytes) -> None:
-        self.instant_ns = self._now_ns()
+        if data:  # aiohttp itself comes with none when it goes on with what it holds
+            self.instant_ns = self._now_ns()
         super().data_received(data)
 
 
@@ -233,7 +235,7 @@ def _transport_error(error: Exception) -> TransportError:
         case aiohttp.ConnectionTimeoutError():
             return TransportError("connect_timeout", str(error))
         case aiohttp.ClientConnectorError():
-            return TransportError("connect", f"{error.host}:{error.port}: {_reason(error.os_error)}")
+            return TransportError("connect", f"{error.host}:{error.port}: {_why_no_connection(error.os_error)}")
         case aiohttp.ServerDisconnectedError():
             return TransportError("disconnect", "the server closed the connection without an answer")
         case aiohttp.ClientPayloadError() | aiohttp.ClientOSError() | ConnectionError():
@@ -244,6 +246,11 @@ def _transport_error(error: Exception) -> TransportError:
             return TransportError("protocol", _reason(error))
         case _:
             raise error
+
+
+def _why_no_connection(error: OSError) -> str:
+    """The system's words, where the libraries in between have put in theirs."""
+    return os.strerror(error.errno) if error.errno else _reason(error)
 
 
 def _reason(error: BaseException) -> str:

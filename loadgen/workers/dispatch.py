@@ -19,7 +19,8 @@ from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, TIMEO
 from loadgen.targets.base import Target
 from loadgen.units import NS_PER_SECOND, NS_PER_US
 from loadgen.workers.messages import Stop
-from loadgen.workload.request import Request, Workload
+from loadgen.workload.request import Request
+from loadgen.workload.sources import Workload
 
 _RENDER_SLICE_NS: Final = 200 * NS_PER_US
 """How long rendering ahead may hold the loop at a stretch; it adds to the lateness of what falls due meanwhile."""

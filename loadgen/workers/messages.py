@@ -18,7 +18,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 # --- from the parent --------------------------------------------------------------------------------------------------
 
 
-class Setup(_Message):
+class Setup(_Message, frozen=True):
     """The first message to a worker: what it needs to build its target and to render any request of the run."""
 
     profile: dict[str, Any]
@@ -32,7 +32,7 @@ class Setup(_Message):
     """How many jobs beyond its slots it may hold before they are due."""
 
 
-class StageStart(_Message):
+class StageStart(_Message, frozen=True):
     """A stage begins. `slots` is this worker's share of a closed loop, None in an open one."""
 
     stage: int
@@ -46,7 +46,7 @@ class StageStart(_Message):
     """Closed loop of known length: the instant from which no slot starts another request."""
 
 
-class Jobs(_Message):
+class Jobs(_Message, frozen=True):
     """Requests to start. `intended_ns` runs beside `indices`; it is empty in a closed loop: a free slot decides."""
 
     stage: int
@@ -54,7 +54,7 @@ class Jobs(_Message):
     intended_ns: list[int]
 
 
-class Stop(_Message):
+class Stop(_Message, frozen=True):
     """The arrivals of a stage end at `stop_ns`: later jobs go back, unsent ones are unfinished, the rest drains."""
 
     stage: int
@@ -63,20 +63,20 @@ class Stop(_Message):
     """When requests still in flight are ended as unfinished; None: they are followed to their end."""
 
 
-class Cancel(_Message):
+class Cancel(_Message, frozen=True):
     """End every request of a stage that is in flight now, as cancelled."""
 
     stage: int
 
 
-class Finish(_Message):
+class Finish(_Message, frozen=True):
     """The run is over: close the target and end."""
 
 
 # --- from a worker ----------------------------------------------------------------------------------------------------
 
 
-class Hello(_Message):
+class Hello(_Message, frozen=True):
     """The first message of a worker. `token` proves that this run started it."""
 
     token: str
@@ -84,25 +84,25 @@ class Hello(_Message):
     pid: int
 
 
-class Ready(_Message):
+class Ready(_Message, frozen=True):
     """The target is open; jobs may come. `credits` is how many."""
 
     credits: int
 
 
-class Failed(_Message):
+class Failed(_Message, frozen=True):
     """The target could not be opened; the worker ends."""
 
     reason: str
 
 
-class Grant(_Message):
+class Grant(_Message, frozen=True):
     """`credits` more jobs may come."""
 
     credits: int
 
 
-class Started(_Message):
+class Started(_Message, frozen=True):
     """Jobs of a closed loop that have started, and when. Sent as they start, so that a death can book them as lost."""
 
     stage: int
@@ -110,21 +110,21 @@ class Started(_Message):
     intended_ns: list[int]
 
 
-class Snapshot(_Message):
+class Snapshot(_Message, frozen=True):
     """What ended since the last snapshot and what was measured of it, in one message so that they cannot differ."""
 
     stats: WorkerStats
     deltas: list[StageDelta]
 
 
-class Returned(_Message):
+class Returned(_Message, frozen=True):
     """Jobs of a stopped stage that were never due: they were not intended after all."""
 
     stage: int
     indices: list[int]
 
 
-class Stopped(_Message):
+class Stopped(_Message, frozen=True):
     """Nothing of this stage is left in the worker, and its last delta has been sent."""
 
     stage: int

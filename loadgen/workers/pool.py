@@ -7,9 +7,10 @@ says that it ended, gives it back, or dies.
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from loadgen.clock import Clock
@@ -44,14 +45,14 @@ _STOP_GRACE_NS: Final = 15 * NS_PER_SECOND
 """How long after a drain a worker may take to say that its stage is over before it is taken for hung."""
 
 
-class Outstanding(NamedTuple):
+class Outstanding(msgspec.Struct, frozen=True):
     """A job at a worker. `intended_ns` is None in a closed loop until a slot has started it."""
 
     stage: int
     intended_ns: int | None
 
 
-class Requeued(NamedTuple):
+class Requeued(msgspec.Struct, frozen=True):
     """A job that came back from a worker that died, to be given to another."""
 
     stage: int

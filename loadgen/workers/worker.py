@@ -38,7 +38,7 @@ from loadgen.workers.messages import (
     Stopped,
 )
 from loadgen.workers.vitals import Vitals
-from loadgen.workload.synthetic import make_workload
+from loadgen.workload.sources import make_workload
 
 ADDRESS_ENV: Final = "LOADGEN_CHANNEL"
 TOKEN_ENV: Final = "LOADGEN_TOKEN"  # noqa: S105  (the name of a variable)

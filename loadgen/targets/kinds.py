@@ -1,0 +1,105 @@
+"""The kinds of target by their type in the profile. A new kind is one new file and one line in each table."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.clock import Clock
+from loadgen.profile import HttpTarget, Profile, SimTarget, Workload
+from loadgen.targets.base import Target, TargetInfo
+from loadgen.targets.http import open_http
+from loadgen.targets.preflight import check_http
+from loadgen.targets.sim import describe_sim, embedded_server, open_sim
+from loadgen.targets.tokenization import tokenizer_of, tokenizer_of_server, tokenizer_of_simulator
+from loadgen.workload.request import Request, Tokenization
+from loadgen.workload.sources import make_workload
+from loadgen.workload.tokens import estimate
+
+_TRIAL_INDEX: Final = 1 << 60
+"""The trial request's; no request of the load has it."""
+_TRIAL_PROMPT_TOKENS: Final = 16
+_TRIAL_OUTPUT_TOKENS: Final = 2
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A target that can be loaded. `profile` is the one that workers get: an embedded server has its URL there."""
+
+    profile: Profile
+    info: TargetInfo
+    tokenization: Tokenization
+
+
+@asynccontextmanager
+async def checked_target(profile: Profile, clock: Clock) -> AsyncIterator[Checked]:
+    """Check the target of a profile, starting what is embedded in the run; what was started ends with the context.
+
+    Raises:
+        TargetError: it cannot be loaded.
+        LoadgenError: the profile's tokenizer is unusable.
+    """
+    check = _CHECKS[type(profile.target)]
+    async with check(profile, clock) as checked:
+        yield checked
+
+
+def open_target(profile: Profile, info: TargetInfo, clock: Clock) -> AbstractAsyncContextManager[Target]:
+    """One worker's hold on the target of a checked profile."""
+    return _OPENERS[type(profile.target)](profile, info, clock)
+
+
+@asynccontextmanager
+async def _check_http(profile: Profile, clock: Clock) -> AsyncIterator[Checked]:
+    target = profile.target
+    assert isinstance(target, HttpTarget)
+    given = tokenizer_of(profile.workload)
+    trial_workload, request = _trial(profile)
+    info = await check_http(target, trial_workload, request, clock)
+    if given is None:
+        async with open_http(target, profile.workload, info, clock) as session:
+            given = await tokenizer_of_server(session, target)
+    yield Checked(profile, info, given)
+
+
+@asynccontextmanager
+async def _check_sim(profile: Profile, clock: Clock) -> AsyncIterator[Checked]:
+    target = profile.target
+    assert isinstance(target, SimTarget)
+    if target.transport == "in-process":
+        yield Checked(profile, describe_sim(target), tokenizer_of(profile.workload) or tokenizer_of_simulator())
+        return
+    async with embedded_server(target) as server, _check_http(replace(profile, target=server), clock) as checked:
+        yield replace(checked, info=replace(checked.info, kind="sim"))
+
+
+def _trial(profile: Profile) -> tuple[Workload, Request]:
+    """The workload and the request of the trial: like those of the load, but short."""
+    workload = profile.workload
+    output = None if workload.output_tokens is None else _TRIAL_OUTPUT_TOKENS
+    body = dict(workload.body)
+    if output is None and not {"max_tokens", "max_completion_tokens"} & body.keys():
+        body["max_tokens"] = _TRIAL_OUTPUT_TOKENS
+    short = replace(workload, prompt_tokens=_TRIAL_PROMPT_TOKENS, output_tokens=output, body=body)
+    return short, make_workload(short, estimate(), short.nonce or 0).request(_TRIAL_INDEX)
+
+
+def _open_http(profile: Profile, info: TargetInfo, clock: Clock) -> AbstractAsyncContextManager[Target]:
+    assert isinstance(profile.target, HttpTarget)
+    return open_http(profile.target, profile.workload, info, clock)
+
+
+def _open_sim(profile: Profile, info: TargetInfo, clock: Clock) -> AbstractAsyncContextManager[Target]:
+    assert isinstance(profile.target, SimTarget)
+    return open_sim(profile.target, clock)
+
+
+_CHECKS: Final[dict[type, Callable[[Profile, Clock], AbstractAsyncContextManager[Checked]]]] = {
+    HttpTarget: _check_http,
+    SimTarget: _check_sim,
+}
+_OPENERS: Final[dict[type, Callable[[Profile, TargetInfo, Clock], AbstractAsyncContextManager[Target]]]] = {
+    HttpTarget: _open_http,
+    SimTarget: _open_sim,
+}

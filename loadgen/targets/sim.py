@@ -1,0 +1,126 @@
+"""The simulated vLLM as a target: its model inside the worker, or its server as a process beside the run."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+import anyio
+import msgspec
+
+from loadgen.clock import Clock
+from loadgen.errors import TargetError
+from loadgen.metrics.outcome import Exchange
+from loadgen.profile import HttpTarget, SimTarget
+from loadgen.sim import tokenizer
+from loadgen.sim.driver import make_engine
+from loadgen.sim.engine import Engine
+from loadgen.sim.server import ServerSettings
+from loadgen.targets.base import TargetInfo
+from loadgen.workload.request import Request
+
+UNASKED_OUTPUT_TOKENS: Final = 64
+"""What the model in a worker answers where no length is asked for."""
+_START_SECONDS: Final = 30
+_END_SECONDS: Final = 5
+
+
+class Lengths(NamedTuple):
+    """All that the simulated model sees of a request."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+
+class SimSession:
+    """The model in the worker; each worker has one of its own. Runs on asyncio and trio, in real or virtual time."""
+
+    def __init__(self, engine: Engine, clock: Clock, *, stream: bool) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._stream = stream
+
+    def prepare(self, request: Request) -> Lengths:
+        output = UNASKED_OUTPUT_TOKENS if request.output_tokens is None else request.output_tokens
+        return Lengths(_count(request), output)
+
+    async def send(self, prepared: Lengths, exchange: Exchange) -> None:
+        exchange.streamed = self._stream
+        exchange.prompt_tokens = prepared.prompt_tokens
+        limit = self._engine.config.max_model_len - prepared.prompt_tokens
+        if limit < 1:
+            exchange.failure, exchange.message = "too_long", f"the prompt has {prepared.prompt_tokens} tokens"
+            exchange.end_ns = self._clock.now_ns()
+            return
+        tokens = 0
+        output = min(prepared.output_tokens, limit)
+        with self._engine.generate(prepared.prompt_tokens, output, final_only=not self._stream) as stream:
+            async for delta in stream:
+                now_ns = self._clock.now_ns()
+                tokens += delta.tokens
+                if self._stream:
+                    exchange.chunks_ns.append(now_ns)
+                    exchange.events += 1
+                    exchange.reads += 1
+                exchange.end_ns = now_ns if delta.finished else None
+        exchange.output_tokens = tokens
+        exchange.finish_reason = "length"
+
+
+@asynccontextmanager
+async def open_sim(target: SimTarget, clock: Clock) -> AsyncIterator[SimSession]:
+    """A simulated engine in this process, which ends with the context."""
+    async with make_engine(target.engine, target.faults, clock) as engine:
+        yield SimSession(engine, clock, stream=target.stream)
+
+
+def describe_sim(target: SimTarget) -> TargetInfo:
+    """What the check of a real server would find out."""
+    config = target.engine
+    return TargetInfo(kind="sim", model=config.model, max_model_len=config.max_model_len)
+
+
+@asynccontextmanager
+async def embedded_server(target: SimTarget) -> AsyncIterator[HttpTarget]:
+    """A simulated server in a process of its own on a free loopback port; yields the target that loads it.
+
+    The process ends with the context, and also when this process dies, since its standard input ends then.
+
+    Raises:
+        TargetError: it did not start.
+    """
+    settings = ServerSettings(config=target.engine, faults=target.faults)
+    with tempfile.TemporaryFile() as errors:
+        process = await anyio.open_process(
+            [sys.executable, "-m", "loadgen.sim.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        async with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            await process.stdin.send(msgspec.json.encode(settings) + b"\n")
+            try:
+                with anyio.fail_after(_START_SECONDS):
+                    line = await process.stdout.receive()
+                port = msgspec.json.decode(line, type=dict[str, int])["port"]
+            except (TimeoutError, anyio.EndOfStream, msgspec.DecodeError):
+                errors.seek(0)
+                words = errors.read().decode(errors="replace").strip().splitlines()
+                raise TargetError(f"the simulated server did not start: {words[-1] if words else 'no word'}") from None
+            yield HttpTarget(url=f"http://127.0.0.1:{port}", stream=target.stream, timeout=target.timeout)
+            await process.stdin.aclose()
+            with anyio.move_on_after(_END_SECONDS):
+                await process.wait()
+
+
+def _count(request: Request) -> int:
+    if request.messages is not None:
+        return tokenizer.count_chat([(message.role, message.content) for message in request.messages])
+    if isinstance(request.prompt, str):
+        return tokenizer.count(request.prompt)
+    return len(request.prompt or ())
