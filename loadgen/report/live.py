@@ -25,7 +25,6 @@ from loadgen.units import format_seconds
 REFRESH_SECONDS: Final = 0.25
 PLAIN_SECONDS: Final = 5.0
 
-_WIDTH: Final = 100
 _BAR: Final = 40
 _LAST_WARNINGS: Final = 3
 _PERCENTILES: Final = ("p50", "p90", "p99")
@@ -44,15 +43,19 @@ async def show_live(
     `read` is called on the event loop and must be quick; while it returns None nothing is shown. On a terminal the
     panel is drawn in place, four times a second, and is gone when this is cancelled. With `plain` (by default: where
     `console` is no terminal) a line is printed every five seconds, and each warning once. `quiet` shows nothing.
+    Where nobody reads any more (a broken pipe) it returns, for the run goes on without its view.
     """
     if quiet:
         await anyio.sleep_forever()
     if plain is None:
         plain = not console.is_terminal
-    if plain:
-        await _print_lines(read, console, period_seconds or PLAIN_SECONDS)
-    else:
-        await _draw(read, console, period_seconds or REFRESH_SECONDS)
+    try:
+        if plain:
+            await _print_lines(read, console, period_seconds or PLAIN_SECONDS)
+        else:
+            await _draw(read, console, period_seconds or REFRESH_SECONDS)
+    except (OSError, SystemExit):  # rich makes a SystemExit of a broken pipe
+        return
 
 
 async def _draw(read: Callable[[], Live | None], console: Console, period_seconds: float) -> None:
@@ -107,7 +110,7 @@ def _state(live: Live) -> str:
 
 def _progress(live: Live) -> Table:
     grid = Table.grid(padding=(0, 2))
-    grid.add_row(ProgressBar(total=1.0, completed=done(live), width=_BAR), Text(_extent(live)))
+    grid.add_row(ProgressBar(total=1.0, completed=done(live), width=_BAR, complete_style="green"), Text(_extent(live)))
     return grid
 
 

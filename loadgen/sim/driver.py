@@ -41,7 +41,7 @@ class SimEngine(Engine):
         return self._scheduler.preemptions
 
     async def _run(self) -> None:
-        begin_ns = 0
+        begin_ns = self.clock.now_ns()
         while True:
             if self._scheduler.idle:
                 await self._until_added()

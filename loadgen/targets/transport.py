@@ -19,6 +19,7 @@ from yarl import URL
 
 from loadgen.clock import Clock, MonotonicClock
 from loadgen.metrics.outcome import Exchange
+from loadgen.targets.words import one_line
 from loadgen.units import NS_PER_SECOND, Duration
 
 _READ_BUFFER: Final = 1 << 20
@@ -31,10 +32,11 @@ _STALE_NS: Final = NS_PER_SECOND
 
 
 class TransportError(Exception):
-    """A request that got no whole answer. `kind` is the kind of failure of an `Exchange`, the text its message."""
+    """A request that got no whole answer. `kind` is the kind of failure of an `Exchange`, the text its message,
+    one line."""
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.kind = kind
 
 

@@ -41,6 +41,12 @@ async def test_steps_follow_one_another_without_drift():
         assert await _instants(engine, 1000) == pytest.approx([0.01 * k for k in range(1, 1001)], abs=1e-6)
 
 
+async def test_a_request_that_comes_before_the_engines_task_runs_is_served_from_then_on():
+    await anyio.sleep(100)
+    async with SimEngine(STEADY, clock=LoopClock()) as engine:
+        assert await _instants(engine, 2) == pytest.approx([0.01, 0.02], abs=1e-6)
+
+
 async def test_a_request_joins_the_next_step_and_shares_it():
     async with SimEngine(STEADY, clock=LoopClock()) as engine, anyio.create_task_group() as group:
         group.start_soon(_instants, engine, 10)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ async def serving(respond: Respond, tls: SSLContext | None = None) -> AsyncItera
         loopback.hung_up.set()
         writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls, backlog=512)
     loopback.port = server.sockets[0].getsockname()[1]
     try:
         yield loopback
@@ -139,8 +140,6 @@ def answering(*parts: bytes | float | str) -> Respond:
 @contextmanager
 def refused_port() -> Iterator[int]:
     """A port on which nobody listens."""
-    import socket
-
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]

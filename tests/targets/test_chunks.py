@@ -66,7 +66,9 @@ CALL = {"index": 0, "id": "call", "type": "function", "function": {"name": "look
         pytest.param({"choices": [], "usage": usage(4)}, False, id="usage"),
         pytest.param({"choices": None, "usage": usage(4)}, False, id="usage, null choices"),
         pytest.param({**chat({"content": ""}), "usage": usage(1)}, True, id="running usage, empty content"),
-        pytest.param({**chat({"role": "assistant", "content": ""}), "usage": usage(0)}, False, id="running usage, role"),
+        pytest.param(
+            {**chat({"role": "assistant", "content": ""}), "usage": usage(0)}, False, id="running usage, role"
+        ),
     ],
 )
 def test_a_chunk_bears_a_token_or_not(chunk, bears):
@@ -80,7 +82,9 @@ def test_a_summary_of_usage_on_an_empty_chunk_bears_none():
 
 def test_a_stream_tells_instants_usage_and_finish_reason():
     role, token = chat({"role": "assistant", "content": ""}), chat({"content": "a"})
-    exchange = read(role, token, token, token, chat({"content": "b"}, "length"), {"choices": [], "usage": usage(4)}, DONE)
+    exchange = read(
+        role, token, token, token, chat({"content": "b"}, "length"), {"choices": [], "usage": usage(4)}, DONE
+    )
     assert list(exchange.chunks_ns) == [1, 2, 3, 4]
     assert exchange.first_content_ns == 1
     assert (exchange.prompt_tokens, exchange.output_tokens) == (7, 4)
@@ -116,7 +120,9 @@ def test_usage_is_believed_before_token_ids():
 
 
 def test_token_ids_that_not_every_chunk_has_are_no_count():
-    exchange = read(chat({"content": "a"}, token_ids=[1]), chat({"content": "b"}), chat({"content": "c"}, token_ids=[1]))
+    exchange = read(
+        chat({"content": "a"}, token_ids=[1]), chat({"content": "b"}), chat({"content": "c"}, token_ids=[1])
+    )
     assert exchange.chunk_tokens is None
     assert exchange.output_tokens is None
 
@@ -172,7 +178,17 @@ def test_a_choice_without_a_finish_reason_is_not_finished_by_another_one():
 texts = st.one_of(
     st.text(max_size=8),
     st.sampled_from(
-        ["", '"', "\\", '\\"', '"}}]}', '","finish_reason":"stop', '"},"finish_reason":"abort"}]}', "[DONE]", '{"error":1}']
+        [
+            "",
+            '"',
+            "\\",
+            '\\"',
+            '"}}]}',
+            '","finish_reason":"stop',
+            '"},"finish_reason":"abort"}]}',
+            "[DONE]",
+            '{"error":1}',
+        ]
         + ['"content":"', "\n\n", "data: ", "é", "\u2028", '{"role":"assistant","content":""}', "\\\\"]
     ),
 )

@@ -78,7 +78,21 @@ def by_the_standard(stream: bytes) -> list[tuple[bytes, bytes]]:
 
 
 pieces = st.sampled_from(
-    [b"data: ", b"data:", b"data", b"event: e", b": c", b"\n", b"\n\n", b"\r\n", b"\r", b"\r\n\r\n", b"x", b'{"a"}', b" "]
+    [
+        b"data: ",
+        b"data:",
+        b"data",
+        b"event: e",
+        b": c",
+        b"\n",
+        b"\n\n",
+        b"\r\n",
+        b"\r",
+        b"\r\n\r\n",
+        b"x",
+        b'{"a"}',
+        b" ",
+    ]
     + [b"\xef\xbb\xbf", b"\xef"]
 )
 

@@ -1,0 +1,141 @@
+"""The first reading of a stage's journal: its books, its series by bin, its token sums. No latencies yet.
+
+What is gathered is kept by interval or bin, so that the window can be chosen from it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.metrics.delta import ARRIVALS, COLUMNS, Column, StageDelta, TokenTotals
+from loadgen.metrics.histogram import Ints
+from loadgen.metrics.journal import Booking, Record, StageMeta, WorkerStats
+from loadgen.metrics.outcome import BINS_PER_INTERVAL, UNFINISHED, Grid
+
+Floats = NDArray[np.float64]
+
+_TOKEN_SUMS: Final = TokenTotals.__struct_fields__[1:]
+
+
+class Bins:
+    """The series of a stage, dense, from the bin in which its arrivals begin."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.first = grid.bin_of(grid.origin_ns)
+        self.end = self.first
+        """One beyond the last bin that holds anything."""
+        self._columns = {name: np.zeros(1024) for name in COLUMNS}
+
+    def add(self, column: Column) -> None:
+        self.add_at(column.name, column.numbers(), column.amounts())
+
+    def add_at(self, name: str, bins: Ints, amounts: "Floats | float") -> None:
+        """Add amounts to bins; what lies before the first bin goes into it."""
+        if not bins.size:
+            return
+        self.end = max(self.end, int(bins.max()) + 1)
+        places = np.maximum(bins - self.first, 0)
+        dense = self._columns[name]
+        if places.max() >= dense.size:
+            dense = self._columns[name] = np.concatenate((dense, np.zeros(int(places.max()) + 1)))
+        np.add.at(dense, places, amounts)
+
+    def slice(self, name: str, first: int, end: int) -> Floats:
+        """The values of the bins `first` to `end - 1`, zero where nothing came."""
+        dense = np.zeros(max(0, end - first))
+        held = self._columns[name][max(0, first - self.first) : max(0, end - self.first)]
+        begin = max(0, self.first - first)
+        dense[begin : begin + held.size] = held
+        return dense
+
+    def by_interval(self, name: str, first_interval: int, count: int) -> Floats:
+        """Sums over the bins of `count` intervals."""
+        first = first_interval * BINS_PER_INTERVAL
+        return self.slice(name, first, first + count * BINS_PER_INTERVAL).reshape(count, -1).sum(axis=1)
+
+
+class ProcessCost(msgspec.Struct):
+    """A worker process as its stats in one file told it: the first and the last of them."""
+
+    first: WorkerStats
+    last: WorkerStats
+
+    @property
+    def cpu(self) -> float | None:
+        """Its share of one core between the two; None where there is no time between them."""
+        wall_ns = self.last.wall_ns - self.first.wall_ns
+        return (self.last.cpu_ns - self.first.cpu_ns) / wall_ns if wall_ns > 0 else None
+
+
+class Survey:
+    """Everything but latencies that the journal tells of one stage."""
+
+    def __init__(self, meta: StageMeta, records: Iterable[Record]) -> None:
+        self.bins = Bins(meta.grid)
+        self.processes: dict[int, ProcessCost] = {}
+        """By pid."""
+        self._accounts: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._sends: Counter[tuple[int, int]] = Counter()
+        self._excused: Counter[int] = Counter()
+        self._tokens: defaultdict[int, Ints] = defaultdict(lambda: np.zeros(len(_TOKEN_SUMS), np.int64))
+        for record in records:
+            if isinstance(record, StageDelta):
+                self._add_delta(record)
+            elif isinstance(record, Booking):
+                self._add_booking(record)
+            elif isinstance(record, WorkerStats):
+                self.processes.setdefault(record.pid, ProcessCost(record, record)).last = record
+
+    def _add_delta(self, delta: StageDelta) -> None:
+        for interval, account, requests in delta.accounts:
+            self._accounts[interval][account] += requests
+        for interval, sent_in, requests in delta.sent:
+            self._sends[interval, sent_in] += requests
+        for interval, requests in delta.excused:
+            self._excused[interval] += requests
+        for totals in delta.tokens:
+            self._tokens[totals.interval] += msgspec.structs.astuple(totals)[1:]
+        for column in delta.series:
+            self.bins.add(column)
+
+    def _add_booking(self, booking: Booking) -> None:
+        """Only what is unfinished came to stay; of its start no more than the interval is known: its middle will do."""
+        for interval in booking.intervals:
+            self._accounts[interval][booking.account] += 1
+            self._excused[interval] += booking.queued
+        if booking.account == UNFINISHED:
+            middle = np.array(booking.intervals, np.int64) * BINS_PER_INTERVAL + BINS_PER_INTERVAL // 2
+            self.bins.add_at(ARRIVALS, middle, 1.0)
+
+    @property
+    def intervals(self) -> list[int]:
+        """The intervals in which a request was intended, ascending."""
+        return sorted(self._accounts)
+
+    def accounts(self, chosen: Callable[[int], bool] = lambda interval: True) -> Counter[str]:
+        """The accounts of the requests intended in the chosen intervals."""
+        total: Counter[str] = Counter()
+        for interval, accounts in self._accounts.items():
+            if chosen(interval):
+                total.update(accounts)
+        return total
+
+    def sent(self, first_interval: int, end_interval: int) -> int:
+        """Requests intended from an interval on that were sent before another one."""
+        return sum(n for (at, sent_in), n in self._sends.items() if at >= first_interval and sent_in < end_interval)
+
+    def excused(self, first_interval: int) -> int:
+        """Requests intended from an interval on that were not sent, through no fault of the generator."""
+        return sum(n for interval, n in self._excused.items() if interval >= first_interval)
+
+    def token_totals(self, chosen: Callable[[int], bool] = lambda interval: True) -> TokenTotals:
+        """The sums over the completed requests intended in the chosen intervals; their interval stands as 0."""
+        sums = np.zeros(len(_TOKEN_SUMS), np.int64)
+        for interval, row in self._tokens.items():
+            if chosen(interval):
+                sums += row
+        return TokenTotals(0, *sums.tolist())

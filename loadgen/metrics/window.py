@@ -1,0 +1,123 @@
+"""Which part of a stage is measured, and how much went in and out of the target during it."""
+
+from math import ceil
+
+import msgspec
+import numpy as np
+
+from loadgen.metrics.delta import (
+    ARRIVALS,
+    COMPLETIONS,
+    FAILURES,
+    IN_FLIGHT_INTEGRAL,
+    IN_FLIGHT_MAX,
+    TTFT_COUNT,
+    TTFT_SUM,
+)
+from loadgen.metrics.journal import StageMeta
+from loadgen.metrics.outcome import BINS_PER_INTERVAL, Grid
+from loadgen.metrics.steady import Flow, warm_up
+from loadgen.metrics.summary import Concurrency
+from loadgen.metrics.survey import Bins
+from loadgen.units import NS_PER_SECOND
+
+_SETTLING_SERVICE_TIMES = 3
+"""A target that begins empty is about full after so many mean service times (95 % of exponential ones have ended)."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """The window of a stage: from the start of an interval to the instant at which the arrivals stopped.
+
+    unsettled: the warm-up was to be found, and none ended in the first half of the stage.
+    """
+
+    grid: Grid
+    first_interval: int
+    stop_ns: int
+    unsettled: bool = False
+
+    @property
+    def start_ns(self) -> int:
+        return self.grid.window_ns + self.first_interval * self.grid.interval_ns
+
+    @property
+    def seconds(self) -> float:
+        return max(0, self.stop_ns - self.start_ns) / NS_PER_SECOND
+
+    @property
+    def intervals(self) -> int:
+        """How many intervals it touches, at least one."""
+        return max(1, ceil((self.stop_ns - self.start_ns) / self.grid.interval_ns))
+
+    @property
+    def first_bin(self) -> int:
+        return self.first_interval * BINS_PER_INTERVAL
+
+    @property
+    def end_bin(self) -> int:
+        """One beyond the last bin that lies wholly inside; where none does, the first stands for the window."""
+        return max(self.first_bin + 1, self.grid.bin_of(self.stop_ns))
+
+    def holds(self, interval: int) -> bool:
+        """Whether requests intended in an interval count: nothing is intended after the stop."""
+        return interval >= self.first_interval
+
+    def total(self, bins: Bins, name: str) -> float:
+        """The sum of a series over the bins inside."""
+        return float(bins.slice(name, self.first_bin, self.end_bin).sum())
+
+    def rate(self, bins: Bins, name: str) -> float:
+        """Events per second over the bins inside."""
+        seconds = (self.end_bin - self.first_bin) * self.grid.bin_ns / NS_PER_SECOND
+        return self.total(bins, name) / seconds
+
+
+def choose_window(meta: StageMeta, stop_ns: int, bins: Bins) -> Span:
+    """The window of a stage: what an explicit warm-up leaves of it, or what follows the warm-up that is found.
+
+    The latter is MSER-5 over the means by bin of the number in flight and of TTFT, rounded up to the start of an
+    interval, and never past half of the stage.
+    """
+    if not meta.warmup_auto:
+        return Span(meta.grid, 0, stop_ns)
+    count = meta.grid.bin_of(stop_ns) - bins.first
+    in_flight, ttft_sum, ttft_count = (
+        bins.slice(name, bins.first, bins.first + count) for name in (IN_FLIGHT_INTEGRAL, TTFT_SUM, TTFT_COUNT)
+    )
+    ttft = np.divide(ttft_sum, ttft_count, out=np.full(ttft_sum.size, np.nan), where=ttft_count > 0)
+    found = warm_up(in_flight / meta.grid.bin_ns, ttft)
+    first_interval = min(ceil((bins.first + found.cut) / BINS_PER_INTERVAL), max(0, count) // 2 // BINS_PER_INTERVAL)
+    return Span(meta.grid, first_interval, stop_ns, found.at_half)
+
+
+def concurrency(span: Span, bins: Bins) -> Concurrency:
+    """Requests in flight over the window. The maximum is the sum of the workers' maxima within one bin."""
+    integral_ns = span.total(bins, IN_FLIGHT_INTEGRAL)
+    largest = bins.slice(IN_FLIGHT_MAX, span.first_bin, span.end_bin).max()
+    return Concurrency(integral_ns / ((span.end_bin - span.first_bin) * span.grid.bin_ns), round(float(largest)))
+
+
+def flow(span: Span, bins: Bins, service_seconds: float | None) -> Flow:
+    """What came and went in the window, counted from when a target that began empty has filled.
+
+    In flight is here all that came and did not go, those included that wait for a slot: with a cap on requests in
+    flight it is the queue before it that grows.
+    """
+    bin_ns = span.grid.bin_ns
+    first = span.first_bin
+    if service_seconds is not None:
+        filled_ns = round(_SETTLING_SERVICE_TIMES * service_seconds * NS_PER_SECOND)
+        filled = bins.first + ceil(filled_ns / bin_ns)
+        first = max(first, min(filled, (first + span.end_bin) // 2))
+    arrivals = bins.slice(ARRIVALS, bins.first, span.end_bin)
+    gone = bins.slice(COMPLETIONS, bins.first, span.end_bin) + bins.slice(FAILURES, bins.first, span.end_bin)
+    inside = np.concatenate(([0.0], np.cumsum(arrivals - gone)))[first - bins.first :]
+    return Flow(
+        arrivals=round(float(arrivals[first - bins.first :].sum())),
+        completions=round(float(gone[first - bins.first :].sum())),
+        in_flight_start=round(float(inside[0])),
+        in_flight_end=round(float(inside[-1])),
+        mean_in_flight=float(inside.mean()),
+        seconds=(span.end_bin - first) * bin_ns / NS_PER_SECOND,
+        service_seconds=service_seconds,
+    )
