@@ -107,6 +107,7 @@ async def measure(
         profile=encode(profile),
         environment=environment(checked.info),
         warnings=list(checked.info.warnings),
+        stages=len(plans),
     )
     recorder = Recorder(
         directory, header, hlog="hlog" in profile.output.formats, records=profile.output.records, clock=clock
@@ -167,7 +168,7 @@ async def run_stages(
             for stage in range(first, last + 1):
                 schedule = producer.schedule(stage, plans[stage], origin_ns, seed)
                 run_one = StageRunner(stage, plans[stage], producer, pool, recorder, clock, halt)
-                tasks.start_soon(run_one.run, origin_ns, schedule, len(plans))
+                tasks.start_soon(run_one.run, origin_ns, schedule)
                 if schedule is not None:
                     origin_ns = schedule.end_ns
         first = last + 1
@@ -187,11 +188,11 @@ class StageRunner:
         self._clock = clock
         self._halt = halt
 
-    async def run(self, origin_ns: int, schedule: Schedule | None, stages: int) -> None:
+    async def run(self, origin_ns: int, schedule: Schedule | None) -> None:
         """Run from a little before `origin_ns` until nothing of the stage is left anywhere."""
         if await self._halted_before(origin_ns - self._producer.lookahead_ns - LEAD_NS):
             return
-        await self._announce(origin_ns, schedule, stages)
+        await self._announce(origin_ns, schedule)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_when_insisted)
             if self._plan.abort_when is not None:
@@ -208,7 +209,7 @@ class StageRunner:
             await self._halt.asked()
         return self._halt.reason is not None
 
-    async def _announce(self, origin_ns: int, schedule: Schedule | None, stages: int) -> None:
+    async def _announce(self, origin_ns: int, schedule: Schedule | None) -> None:
         plan, grid = self._plan, self._plan.grid(origin_ns)
         closed_end_ns = None
         if plan.concurrency is not None and plan.load.duration is not None:
@@ -217,7 +218,6 @@ class StageRunner:
         self._recorder.stage_started(
             StageMeta(
                 stage=self._stage,
-                stages=stages,
                 name=plan.name,
                 kind=plan.kind,
                 grid=grid,

@@ -5,6 +5,7 @@ Whatever stands in the way ends here, in one line that says what was asked, what
 
 import difflib
 import re
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -151,16 +152,14 @@ class _Check:
     async def _models(self, session: HttpSession) -> list[_Model]:
         """What the server says it serves; nothing where it does not say."""
         reply = await self._get(session, session.server.api("models"))
-        if reply.status == 200:
-            try:
-                return msgspec.json.decode(reply.body, type=_Models).data
-            except msgspec.MsgspecError:
-                pass
-        if self._target.model == "auto":
+        models: list[_Model] = []
+        with suppress(msgspec.MsgspecError):
+            models = msgspec.json.decode(reply.body, type=_Models).data
+        if not models and self._target.model == "auto":
             self._warnings.append(
                 f"{self.asking} names no model (status {reply.status}): requests name none, unless --model does"
             )
-        return []
+        return models
 
     async def _version(self, session: HttpSession) -> str | None:
         reply = await self._get(session, session.server.at("version"))

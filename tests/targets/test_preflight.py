@@ -30,7 +30,7 @@ ANSWER = STREAM_HEAD + chunk(ROLE, token("a"), last_token("b"), usage(7, 2), DON
 MODELS = {"data": [{"id": "tiny", "max_model_len": 1024}, {"id": "adapter"}]}
 CHAT = "/v1/chat/completions"
 NOT_FOUND = reply(404, {"detail": "Not Found"})
-SECRET = "sk-not-to-be-seen"  # noqa: S105
+SECRET = "sk-not-to-be-seen"
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_an_unhealthy_server_that_answers_is_warned_of():
     assert info.warnings[0].endswith("/health answered 503 engine is dead")
 
 
-# --- strict servers ------------------------------------------------------------------------------------------------------
+# --- strict servers ---------------------------------------------------------------------------------------------------
 
 
 def strict(error_of, *unknown):
@@ -170,7 +170,7 @@ async def test_a_field_that_is_refused_though_it_was_left_out_ends_the_check():
     assert "status 400: no min_tokens" in text
 
 
-# --- servers that cannot be loaded ---------------------------------------------------------------------------------------
+# --- servers that cannot be loaded ------------------------------------------------------------------------------------
 
 
 async def test_nobody_listens():
@@ -234,7 +234,7 @@ async def test_a_stream_that_never_ends_is_given_up():
     assert "not answered within" in text
 
 
-# --- what the trial's answer lacks ---------------------------------------------------------------------------------------
+# --- what the trial's answer lacks ------------------------------------------------------------------------------------
 
 
 async def test_an_answer_that_is_not_streamed_is_warned_of():
@@ -255,7 +255,7 @@ async def test_a_short_answer_is_warned_of():
     assert info.warnings == ("the trial asked for 2 tokens and got 1: outputs may be short",)
 
 
-# --- the server's tokenizer ----------------------------------------------------------------------------------------------
+# --- the server's tokenizer -------------------------------------------------------------------------------------------
 
 
 async def tokenized(answer, **question):
