@@ -24,7 +24,7 @@ from loadgen.metrics.delta import (
 )
 from loadgen.metrics.histogram import Ints
 from loadgen.metrics.keyed import Samples
-from loadgen.metrics.outcome import COMPLETED, FAILED, TIMEOUT, UNFINISHED, Grid
+from loadgen.metrics.outcome import COMPLETED, DROPPED, FAILED, TIMEOUT, UNFINISHED, Grid
 from loadgen.units import NS_PER_SECOND
 
 Mask = NDArray[np.bool_]
@@ -159,7 +159,8 @@ class Batch:
     def series(self) -> Iterator[Column]:
         """Events by the bin of their own instant, arrivals and TTFT by that of the intended start."""
         token = self.completed & self.has_token
-        yield self._by_bin(ARRIVALS, self.intended)
+        stayed = self.of(lambda account: account != DROPPED)
+        yield self._by_bin(ARRIVALS, self.intended[stayed])
         yield self._by_bin(COMPLETIONS, self.end[self.completed])
         yield self._by_bin(FAILURES, self.end[self.failed])
         yield self._by_bin(TTFT_COUNT, self.intended[token])

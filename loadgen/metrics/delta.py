@@ -36,6 +36,8 @@ COLUMNS: Final = (
 )
 """The series by bin: events by their own instant; arrivals and TTFT by the intended start of their request.
 
+Arrivals are those that came to stay: dropped requests are left out.
+
 The maximum in flight is told as increases over what was told of the same bin before, so that it sums like the others:
 over the deltas of a worker to the worker's maximum, over workers to the sum of their maxima in that bin.
 """

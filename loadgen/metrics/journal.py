@@ -26,7 +26,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class RunHeader(_Entry, frozen=True):
-    """What is known when a run begins. `base_wall_seconds` (since the epoch) and `base_monotonic_ns` are one instant."""
+    """What is known as a run begins. `base_wall_seconds` (since the epoch) and `base_monotonic_ns` are one instant."""
 
     name: str
     started_at: str

@@ -18,6 +18,7 @@ from loadgen.units import NS_PER_SECOND
 
 BOUNDS: Final = {"response_at_least": "response", "ttft_at_least": "ttft"}
 """Histograms of lower bounds, and the latency that each belongs to."""
+LOOP_LAG: Final = "loop_lag"
 
 _BATCH: Final = 4096
 """Keyed histograms that are merged in one go; numpy's cost for each call is spread over them."""
@@ -58,7 +59,10 @@ class StageLatencies:
         for metric, table in batches(self._read()):
             if metric == "ttft_at_least" and not self._ttft_bounded:
                 continue
-            within = table.where(table.intervals >= self._span.first_interval)
+            chosen = table.intervals >= self._span.first_interval
+            if metric == LOOP_LAG:  # is of its own instant, and goes on while the target drains
+                chosen &= table.intervals < self._span.first_interval + self._span.intervals
+            within = table.where(chosen)
             if within.intervals.size:
                 yield metric, within
 
@@ -105,7 +109,7 @@ class StageLatencies:
             if metric.startswith(FAILED)
         }
         known = {metric: latency for metric, latency in named.items() if metric in Latencies.__struct_fields__}
-        return Latencies(**known, failed=failed), named.get("loop_lag")
+        return Latencies(**known, failed=failed), named.get(LOOP_LAG)
 
 
 def batches(records: Iterable[Record]) -> Iterator[tuple[str, Table]]:

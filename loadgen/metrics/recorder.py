@@ -1,6 +1,7 @@
-"""The parent's side of measurement: everything goes into the journal at once, and a little is kept for the live view."""
+"""The parent's side of measurement: all goes into the journal at once, and a little is kept for the live view."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -60,17 +61,18 @@ class Recorder:
         self._deaths: list[str] = []
         self._pending: dict[int, list[Keyed]] = {}
         self._settled_ns = clock.now_ns()
-        try:
+        with self._writing():
             self._log = LatencyLog((directory / HLOG).open("w", encoding="ascii"), header) if hlog else None
-            self._records: BinaryIO | None = (directory / RECORDS).open("ab", buffering=0) if records else None
-        except OSError as error:
-            raise RunFailure(f"cannot write in {directory}: {error.strerror}") from None
+            self._records: BinaryIO | None = (directory / RECORDS).open("ab") if records else None
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def stage_started(self, meta: StageMeta) -> None:
         """A stage is about to begin."""
         self._journal.append(meta)
+        for running in self._stages.values():
+            if running.ended:
+                running.release()
         self._stages[meta.stage] = RunningStage(meta, self._clock.now_ns())
         self._write_stats(meta.stage)
 
@@ -78,7 +80,9 @@ class Recorder:
         """Take in what a worker measured of a stage that has started."""
         if delta.records:
             if self._records is not None:
-                self._records.write(delta.records)
+                with self._writing():
+                    self._records.write(delta.records)
+                    self._records.flush()
             delta = replace(delta, records=b"")
         self._journal.append(delta, delta.stage)
         self._stages[delta.stage].count(delta, now_ns)
@@ -154,13 +158,20 @@ class Recorder:
         """Finish and close the files. The journal alone could rebuild all of them but `requests.jsonl`."""
         self._settle(self._clock.now_ns())
         self._journal.close()
-        if self._records is not None:
-            self._records.close()
-        if self._log is not None:
-            late = self._log.late
-            self._log.close()
-            if late:
-                write_hlog(self._directory)
+        with self._writing():
+            if self._records is not None:
+                self._records.close()
+            if self._log is not None:
+                self._log.close()
+                if self._log.incomplete:
+                    write_hlog(self._directory)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFailure(f"cannot write in {self._directory}: {error.strerror}") from None
 
     def _write_stats(self, stage: int) -> None:
         for stats in self._stats.values():
@@ -178,7 +189,8 @@ class Recorder:
                     if self._log is not None:
                         self._log.add(running.meta.grid, second, metric, delta)
         if self._log is not None:
-            self._log.write_until(now_ns)
+            with self._writing():
+                self._log.write_until(now_ns)
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -192,7 +204,7 @@ class Recorder:
         return books.completed + books.failures, books.failures
 
     def live(self) -> Live | None:
-        """The stage that is running as far as it is known; None before the first. At most a few ms, mostly much less."""
+        """The stage that is running as far as it is known; None before the first. Takes a few ms at most."""
         now_ns = self._clock.now_ns()
         running = self._current(now_ns)
         if running is None:

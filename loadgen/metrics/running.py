@@ -51,8 +51,11 @@ class RunningStage:
         return self.intended is not None
 
     def end(self, intended: int) -> None:
-        """The stage is over; only its books are kept."""
+        """The stage is over."""
         self.intended = intended
+
+    def release(self) -> None:
+        """Let go of the latencies; only the books are kept."""
         self._histograms = {}
 
     def count(self, delta: StageDelta, now_ns: int) -> None:

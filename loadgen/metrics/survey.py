@@ -28,7 +28,7 @@ class Bins:
         self.first = grid.bin_of(grid.origin_ns)
         self.end = self.first
         """One beyond the last bin that holds anything."""
-        self._columns = {name: np.zeros(1024) for name in COLUMNS}
+        self._columns: dict[str, Floats] = {name: np.zeros(1024) for name in COLUMNS}
 
     def add(self, column: Column) -> None:
         self.add_at(column.name, column.numbers(), column.amounts())
@@ -52,10 +52,10 @@ class Bins:
         dense[begin : begin + held.size] = held
         return dense
 
-    def by_interval(self, name: str, first_interval: int, count: int) -> Floats:
-        """Sums over the bins of `count` intervals."""
-        first = first_interval * BINS_PER_INTERVAL
-        return self.slice(name, first, first + count * BINS_PER_INTERVAL).reshape(count, -1).sum(axis=1)
+    def rows(self, name: str, first: int, bins_each: int, count: int) -> Floats:
+        """Sums over `count` rows of so many bins, from bin `first` on."""
+        sums: Floats = self.slice(name, first, first + count * bins_each).reshape(count, -1).sum(axis=1)
+        return sums
 
 
 class ProcessCost(msgspec.Struct):
@@ -112,9 +112,9 @@ class Survey:
             self.bins.add_at(ARRIVALS, middle, 1.0)
 
     @property
-    def intervals(self) -> list[int]:
-        """The intervals in which a request was intended, ascending."""
-        return sorted(self._accounts)
+    def intended(self) -> dict[int, int]:
+        """Requests by interval of their intended start, where there are any."""
+        return {interval: accounts.total() for interval, accounts in self._accounts.items()}
 
     def accounts(self, chosen: Callable[[int], bool] = lambda interval: True) -> Counter[str]:
         """The accounts of the requests intended in the chosen intervals."""

@@ -109,7 +109,7 @@ def _latency_row(metric: str, latency: Latency) -> LatencyRow:
 
 
 def _unit(latency: Latency) -> tuple[str, float]:
-    if latency.p50 >= 1:
+    if latency.p99 >= 1:
         return "s", 1.0
     return ("us", 1e6) if latency.p99 < 1e-3 else ("ms", 1e3)
 

@@ -2,7 +2,7 @@
 
 Most events of a stream differ in nothing but one text. Once a chunk was decoded, the bytes before and after its text
 are kept as a frame, and a later event in the same frame is known to bear a token by comparing bytes. That is exact and
-no guess: a text without quotes and backslashes cannot leave its JSON string, so nothing else of the chunk can differ.
+no guess: where what stands in the frame is the inside of one JSON string, nothing else of the chunk can differ.
 """
 
 import re
@@ -22,6 +22,8 @@ ABORT: Final = "abort"
 _TEXTS: Final = ("content", "text", "reasoning", "reasoning_content")
 _VISIBLE: Final = ("content", "text")
 _TEXT_STARTS: Final = {name: re.compile(rb'"%s"\s*:\s*"' % name.encode()) for name in _TEXTS}
+_STRING: Final = re.compile(rb'[^"\\]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\]*)*')
+"""The inside of one JSON string."""
 _MAX_LEARNT: Final = 4
 """How many frames a stream may show before its events are all decoded: where each differs, learning is a waste."""
 
@@ -120,9 +122,7 @@ class ChunkReader:
         return (
             data.startswith(head)
             and data.endswith(tail)
-            and end >= len(head)
-            and data.find(b'"', len(head), end) < 0
-            and data.find(b"\\", len(head), end) < 0
+            and _STRING.fullmatch(data, len(head), end) is not None  # nor does it match where head and tail overlap
         )
 
     def _read(self, event: Event) -> None:
@@ -140,29 +140,33 @@ class ChunkReader:
         if chunk.error is not None or chunk.object == "error" or event.name == b"error":
             _fail(exchange, SERVER_ERROR, words_of(chunk.error or chunk.message) or "an error without a message")
             return
-        choices = chunk.choices or ()
-        if any(self._bears_token(choice, chunk.usage) for choice in choices):
-            self._bear(event, chunk, choices)
-        for choice in choices:
-            _note_finish(exchange, choice)
-            if choice.finish_reason:
-                self._unfinished.discard(choice.index)
-            else:
-                self._unfinished.add(choice.index)
+        texts: list[tuple[str, Any]] = []
+        bears = False
+        for choice in chunk.choices or ():
+            own = _texts(choice)
+            bears = self._bears_token(choice, own, chunk.usage) or bears
+            texts += own
+        if bears:
+            self._bear(event, chunk, texts)
+        for choice in chunk.choices or ():
+            self._note_finish(choice)
         if chunk.usage is not None:
             self._count(chunk.usage)
 
-    def _bears_token(self, choice: _Choice, usage: _Usage | None) -> bool:
-        """Whether a choice carries output, by the definition in docs/metrics.md."""
-        if choice.token_ids or any(text for _, text in _texts(choice)):
+    def _bears_token(self, choice: _Choice, texts: list[tuple[str, Any]], usage: _Usage | None) -> bool:
+        """Whether a choice, whose texts are these, carries output by the definition in docs/metrics.md."""
+        if choice.token_ids:
             return True
+        for _, text in texts:
+            if text:
+                return True
         calls = (choice.delta.tool_calls if choice.delta else None) or ()
         if any(call.function and (call.function.name or call.function.arguments) for call in calls):
             return True
         # What is left are empty texts: a token's (its characters are not complete yet) or padding beside other news.
         if choice.finish_reason or (choice.delta and choice.delta.role) or choice.token_ids is not None:
             return False
-        if not (_texts(choice) or calls):
+        if not (texts or calls):
             return False
         return usage is None or self._grew(usage)
 
@@ -174,17 +178,26 @@ class ChunkReader:
             return not self._exchange.chunks_ns and usage.completion_tokens > 0
         return usage.completion_tokens > self._usage_tokens
 
-    def _bear(self, event: Event, chunk: _Chunk, choices: list[_Choice] | tuple[()]) -> None:
+    def _bear(self, event: Event, chunk: _Chunk, texts: list[tuple[str, Any]]) -> None:
         exchange = self._exchange
         exchange.chunks_ns.append(event.instant_ns)
-        texts = [named for choice in choices for named in _texts(choice)]
         if exchange.first_content_ns is None and any(text and name in _VISIBLE for name, text in texts):
             exchange.first_content_ns = event.instant_ns
-        ids = sum(len(choice.token_ids or ()) for choice in choices)
+        ids = 0
+        for choice in chunk.choices or ():
+            if choice.token_ids:
+                ids += len(choice.token_ids)
         self._count_ids(ids)
         # Not for the first chunk: many answers have no other.
-        if len(exchange.chunks_ns) > 1 and not ids and chunk.usage is None and len(texts) == 1:
+        if not ids and chunk.usage is None and len(texts) == 1 and len(exchange.chunks_ns) > 1:
             self._learn_frame(event.data, texts[0][0])
+
+    def _note_finish(self, choice: _Choice) -> None:
+        if choice.finish_reason:
+            self._unfinished.discard(choice.index)
+            _note_finish(self._exchange, choice)
+        else:
+            self._unfinished.add(choice.index)
 
     def _count_ids(self, ids: int) -> None:
         exchange = self._exchange
@@ -219,7 +232,7 @@ class ChunkReader:
             return
         self._learnt += 1
         head, tail = data[: found.end()], data[end:]
-        if _is_plain(head + b"x" + tail, name) and _is_plain(head + tail, name, ""):
+        if _is_plain(head + b"x" + tail, name, "x"):
             self._frame = (head, tail)
 
 
@@ -252,15 +265,17 @@ def _texts(choice: _Choice) -> list[tuple[str, Any]]:
     delta = choice.delta
     if delta is None:
         return [] if choice.text is None else [("text", choice.text)]
-    named = (
-        ("content", delta.content),
-        ("reasoning", delta.reasoning),
-        ("reasoning_content", delta.reasoning_content),
-    )
-    return [(name, text) for name, text in named if text is not None]
+    texts = []
+    if delta.content is not None:
+        texts.append(("content", delta.content))
+    if delta.reasoning is not None:
+        texts.append(("reasoning", delta.reasoning))
+    if delta.reasoning_content is not None:
+        texts.append(("reasoning_content", delta.reasoning_content))
+    return texts
 
 
-def _is_plain(data: bytes, name: str, text: str = "x") -> bool:
+def _is_plain(data: bytes, name: str, text: str) -> bool:
     """Whether a chunk is nothing but one choice with this one text."""
     try:
         chunk = _DECODER.decode(data)

@@ -222,11 +222,36 @@ def test_no_text_of_a_token_misleads_the_reader(made, separators, ascii_only):
     assert exchange.finish_reason == (finishes[-1] if finishes else None)
 
 
-def test_a_frame_does_not_hide_a_finish_reason_behind_its_text():
-    plain = chat({"content": "abc"})
-    odd = json.dumps(chat({"content": "abc"}, "length"), separators=(",", ":")).encode()
-    exchange = read(plain, plain, plain, plain, odd, DONE)
-    assert exchange.finish_reason == "length"
+def undeceived(*chunks):
+    """What a reader that decodes every event makes of the chunks: a differing field keeps it from learning a frame."""
+    odd = [{**chat({"content": "a"}), "usage": None, "odd": at} for at in range(9)]
+    exchange = Exchange()
+    reader = ChunkReader(exchange)
+    reader.take([Event(json.dumps(chunk).encode(), 0) for chunk in odd])
+    del exchange.chunks_ns[:]
+    exchange.events, exchange.first_content_ns = 0, None
+    for instant, chunk in enumerate(chunks):
+        reader.take([Event(chunk, instant)])
+    reader.finish(False)
+    return exchange
+
+
+PLAIN = json.dumps(chat({"content": "abc"}), separators=(",", ":")).encode()
+BEFORE, AFTER = PLAIN.split(b"abc")
+escapes = st.sampled_from([b"a", b'"', b"\\", b'\\"', b"\\\\", b"\\u00e9", b"\\u", b"\\q"])
+ways_out = [
+    b'","x":"',
+    b'"},"finish_reason":"stop"},{"delta":{"content":"',
+    b'"},"finish_reason":null},{"delta":{"content":"',
+]
+insides = st.one_of(escapes, st.sampled_from([*ways_out, AFTER + BEFORE, AFTER + b"," + BEFORE]))
+
+
+@settings(max_examples=400)
+@given(st.lists(insides, max_size=4).map(b"".join), st.integers(0, 2))
+def test_what_looks_like_a_frame_is_read_as_decoding_reads_it(inside, overlap):
+    odd = BEFORE + inside + AFTER[overlap:]
+    assert read(*[PLAIN] * 4, odd, DONE) == undeceived(*[PLAIN] * 4, odd, DONE)
 
 
 def test_a_stream_whose_chunks_all_differ_is_read_all_the_same():
