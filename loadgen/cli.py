@@ -96,14 +96,13 @@ def report(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write the files, print no table.")] = False,
 ) -> None:
     """Make the files of a run again from what it left on disk, also where it was killed."""
-    from loadgen.metrics.journal import NoJournal
     from loadgen.remake import remake
     from loadgen.report.console import render_summary
 
     try:
         summary = remake(run_directory)
-    except NoJournal as error:
-        _fail(LoadgenError(str(error)))
+    except LoadgenError as error:
+        _fail(error)
     if not quiet:
         render_summary(summary, _console())
 

@@ -107,7 +107,6 @@ async def measure(
         profile=encode(profile),
         environment=environment(checked.info),
         warnings=list(checked.info.warnings),
-        stages=len(plans),
     )
     recorder = Recorder(
         directory, header, hlog="hlog" in profile.output.formats, records=profile.output.records, clock=clock
@@ -167,7 +166,7 @@ async def run_stages(
         async with anyio.create_task_group() as tasks:
             for stage in range(first, last + 1):
                 schedule = producer.schedule(stage, plans[stage], origin_ns, seed)
-                run_one = StageRunner(stage, plans[stage], producer, pool, recorder, clock, halt)
+                run_one = StageRunner(stage, plans[stage], len(plans), producer, pool, recorder, clock, halt)
                 tasks.start_soon(run_one.run, origin_ns, schedule)
                 if schedule is not None:
                     origin_ns = schedule.end_ns
@@ -178,10 +177,19 @@ class StageRunner:
     """Runs one stage: announces it, has it produced, stops it, sees it drained, and closes its books."""
 
     def __init__(
-        self, stage: int, plan: StagePlan, producer: Producer, pool: Pool, recorder: Recorder, clock: Clock, halt: Halt
+        self,
+        stage: int,
+        plan: StagePlan,
+        stages: int,
+        producer: Producer,
+        pool: Pool,
+        recorder: Recorder,
+        clock: Clock,
+        halt: Halt,
     ) -> None:
         self._stage = stage
         self._plan = plan
+        self._stages = stages
         self._producer = producer
         self._pool = pool
         self._recorder = recorder
@@ -223,11 +231,12 @@ class StageRunner:
                 grid=grid,
                 offered_rate=plan.offered_rate,
                 concurrency=plan.concurrency,
-                duration_ns=plan.load.duration,
+                duration_ns=None if plan.load.duration is None else int(plan.load.duration),
                 requests=plan.load.requests if schedule is None else schedule.count,
                 warmup_auto=plan.load.warmup == "auto",
-                drain_ns=plan.load.drain,
+                drain_ns=int(plan.load.drain),
                 judged=plan.kind != "offline",
+                stages=self._stages,
             )
         )
 

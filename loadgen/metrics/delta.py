@@ -93,7 +93,7 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
     ended: indices of the requests that this delta accounts for; what they measured is in the same message.
     accounts: (interval of the intended start, account, requests).
-    sent: (interval of the intended start, interval of the send, requests), over requests that have ended.
+    sent: (interval of the intended start, of the slot's grant, of the send, requests), over requests that have ended.
     excused: (interval of the intended start, requests) of those that were not sent through no fault of the generator:
         no slot was free, or there was nothing to send.
     histograms: one entry a metric.
@@ -104,7 +104,7 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     stage: int
     ended: list[int]
     accounts: list[tuple[int, str, int]]
-    sent: list[tuple[int, int, int]]
+    sent: list[tuple[int, int, int, int]]
     excused: list[tuple[int, int]]
     histograms: list[Keyed]
     series: list[Column]

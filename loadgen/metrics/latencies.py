@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -61,7 +63,7 @@ class StageLatencies:
                 continue
             chosen = table.intervals >= self._span.first_interval
             if metric == LOOP_LAG:  # is of its own instant, and goes on while the target drains
-                chosen &= table.intervals < self._span.first_interval + self._span.intervals
+                chosen &= table.intervals < self._span.end_interval
             within = table.where(chosen)
             if within.intervals.size:
                 yield metric, within
@@ -81,8 +83,7 @@ class StageLatencies:
         return {
             metric: [
                 (fraction, (histogram.value_at(fraction) or 0) / NS_PER_SECOND)
-                for fraction in _CURVE
-                if sufficient(histogram.count, fraction)
+                for fraction in takewhile(partial(sufficient, histogram.count), _CURVE)
             ]
             for metric, histogram in self.merged.items()
             if metric in Latencies.__struct_fields__

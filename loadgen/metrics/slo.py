@@ -73,8 +73,10 @@ def wilson_interval(failures: int, trials: int) -> tuple[float, float]:
     centre = share + z_squared / (2 * trials)
     half = Z_975 * sqrt(share * (1 - share) / trials + z_squared / (4 * trials * trials))
     scale = 1 + z_squared / trials
-    low = (centre - half) / scale if failures else 0.0  # rounding must not lift the end at 0
-    return low, min(1.0, (centre + half) / scale)
+    # At the ends the formula gives 0 and 1, which rounding must not move.
+    low = (centre - half) / scale if failures else 0.0
+    high = (centre + half) / scale if failures < trials else 1.0
+    return low, high
 
 
 def _check_latency(stage: Stage, metric: str, percentile: str, limit_ns: int) -> SloCheck:

@@ -175,7 +175,7 @@ def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: 
     finding = Finding(
         stage=stage,
         loop_lag=loop_lag,
-        excused=survey.excused(span.first_interval),
+        excused=survey.excused(span.first_interval, span.end_interval),
         worker_cpu={cost.last.worker: cost.cpu for cost in survey.processes.values() if cost.cpu is not None},
         parent_cpu=_parent_cpu(run, end),
         ended=end is not None,
@@ -197,7 +197,7 @@ def _window(span: Span, survey: Survey) -> Window:
         start=(span.start_ns - grid.origin_ns) / NS_PER_SECOND,
         seconds=span.seconds,
         books=books_of(survey.accounts(span.holds)),
-        sent=survey.sent(span.first_interval, span.first_interval + span.intervals),
+        sent=survey.sent(span.first_interval, span.end_interval),
     )
 
 

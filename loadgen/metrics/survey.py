@@ -79,7 +79,7 @@ class Survey:
         self.processes: dict[int, ProcessCost] = {}
         """By pid."""
         self._accounts: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        self._sends: Counter[tuple[int, int]] = Counter()
+        self._sends: Counter[tuple[int, int, int]] = Counter()
         self._excused: Counter[int] = Counter()
         self._tokens: defaultdict[int, Ints] = defaultdict(lambda: np.zeros(len(_TOKEN_SUMS), np.int64))
         for record in records:
@@ -93,8 +93,8 @@ class Survey:
     def _add_delta(self, delta: StageDelta) -> None:
         for interval, account, requests in delta.accounts:
             self._accounts[interval][account] += requests
-        for interval, sent_in, requests in delta.sent:
-            self._sends[interval, sent_in] += requests
+        for interval, admitted_in, sent_in, requests in delta.sent:
+            self._sends[interval, admitted_in, sent_in] += requests
         for interval, requests in delta.excused:
             self._excused[interval] += requests
         for totals in delta.tokens:
@@ -124,13 +124,14 @@ class Survey:
                 total.update(accounts)
         return total
 
-    def sent(self, first_interval: int, end_interval: int) -> int:
-        """Requests intended from an interval on that were sent before another one."""
-        return sum(n for (at, sent_in), n in self._sends.items() if at >= first_interval and sent_in < end_interval)
+    def sent(self, first: int, end: int) -> int:
+        """Requests intended from interval `first` on that were sent before interval `end`."""
+        return sum(n for (at, _, sent_in), n in self._sends.items() if at >= first and sent_in < end)
 
-    def excused(self, first_interval: int) -> int:
-        """Requests intended from an interval on that were not sent, through no fault of the generator."""
-        return sum(n for interval, n in self._excused.items() if interval >= first_interval)
+    def excused(self, first: int, end: int) -> int:
+        """Requests intended from interval `first` on that were not sent before `end`, not by the generator's fault."""
+        queued = sum(n for (at, admitted_in, _), n in self._sends.items() if at >= first and admitted_in >= end)
+        return queued + sum(n for at, n in self._excused.items() if at >= first)
 
     def token_totals(self, chosen: Callable[[int], bool] = lambda interval: True) -> TokenTotals:
         """The sums over the completed requests intended in the chosen intervals; their interval stands as 0."""

@@ -107,7 +107,7 @@ def _reasons(finding: Finding) -> Iterator[str]:
 
 
 def _exceeds(what: str, seconds: float, bound: float) -> str:
-    return f"p99 of {what} is {format_seconds(seconds)}, above the bound of {format_seconds(bound)}"
+    return f"{what} p99 is {format_seconds(seconds)}, above the bound of {format_seconds(bound)}"
 
 
 def _bottleneck(finding: Finding) -> str:
@@ -175,8 +175,8 @@ def _about_the_load(finding: Finding) -> Iterator[str]:
 def _about_tokens(stage: Stage) -> Iterator[str]:
     tokens = stage.tokens
     if tokens.prompt is not None and tokens.prompt_asked:
-        off = tokens.prompt / tokens.prompt_asked - 1
-        if abs(off) > PROMPT_TOLERANCE:
+        off = (tokens.prompt - tokens.prompt_asked) / tokens.prompt_asked
+        if abs(tokens.prompt - tokens.prompt_asked) > PROMPT_TOLERANCE * tokens.prompt_asked:
             yield (
                 f"prompts had {tokens.prompt:.1f} tokens on average by the server's count, {off:+.1%} of the"
                 f" {tokens.prompt_asked:.1f} that were asked for"

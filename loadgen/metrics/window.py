@@ -50,6 +50,11 @@ class Span(msgspec.Struct, frozen=True):
         return max(1, ceil((self.stop_ns - self.start_ns) / self.grid.interval_ns))
 
     @property
+    def end_interval(self) -> int:
+        """One beyond the last interval that it touches."""
+        return self.first_interval + self.intervals
+
+    @property
     def first_bin(self) -> int:
         return self.first_interval * BINS_PER_INTERVAL
 

@@ -33,6 +33,16 @@ def render_summary(summary: Summary, console: Console) -> None:
 
     Nothing in the summary is taken for markup, whatever a server or a profile put there.
     """
+    width = console.width
+    # Where no terminal sets the width (a pipe, a file), rich assumes 80 columns.
+    console.width = min(_WIDTH, width) if console.is_terminal else _WIDTH
+    try:
+        _print_summary(summary, console)
+    finally:
+        console.width = width
+
+
+def _print_summary(summary: Summary, console: Console) -> None:
     _print_verdict(summary.verdict, console)
     _print(console, Text(f"{printable(summary.name)}, started {printable(summary.started_at)}", style="dim"))
     several = len(summary.stages) > 1
@@ -47,17 +57,12 @@ def render_summary(summary: Summary, console: Console) -> None:
     _print(console, _lines(generator_lines(summary.generator)))
 
 
-def _width(console: Console) -> int:
-    # Where no terminal sets the width (a pipe, a file), rich assumes 80 columns.
-    return min(_WIDTH, console.width) if console.is_terminal else _WIDTH
-
-
 def _roomy(console: Console) -> bool:
-    return _width(console) >= _WIDTH
+    return console.width >= _WIDTH
 
 
 def _print(console: Console, what: Text | Table) -> None:
-    console.print(what, width=_width(console), highlight=False, crop=False)
+    console.print(what, highlight=False)
 
 
 def _print_heading(title: str, console: Console) -> None:

@@ -99,6 +99,8 @@ def _tokens(tokens: Tokens) -> str:
         parts.append(f"{significant(tokens.per_chunk)} per chunk")
     if tokens.events_per_read is not None:
         parts.append(f"{significant(tokens.events_per_read)} events per read")
+    if not any(parts):
+        return "not known"
     counted = _COUNTED_BY.get(tokens.counted_by, printable(tokens.counted_by))
     return "; ".join([*(part for part in parts if part), counted])
 

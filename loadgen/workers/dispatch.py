@@ -253,9 +253,11 @@ class Dispatcher:
                 # A target books its failures itself; one that raises has a fault of its own, which must cost one
                 # request and not the worker with all that it has in flight.
                 exchange.failure, exchange.message = "target", f"{type(error).__name__}: {error}"
-        if job.scope.cancelled_caught and job.cut is None:
+        # A target may be cancelled while it tidies up after a complete answer: then the request has ended all the same.
+        cancelled = job.scope.cancelled_caught and exchange.end_ns is None
+        if cancelled and job.cut is None:
             exchange.failure, exchange.message = TIMEOUT, f"no end after {self._timeout_seconds:g} s"
-        self._end(job, admitted_ns, sent_ns, exchange)
+        self._end(job, admitted_ns, sent_ns, exchange, cut=job.cut if cancelled else None)
 
     # --- the steps of a job -------------------------------------------------------------------------------------------
 
@@ -300,7 +302,9 @@ class Dispatcher:
         job.run.in_flight[job.index] = job
         self._tasks.start_soon(self._follow, job, admitted_ns)
 
-    def _end(self, job: Job, admitted_ns: int, sent_ns: int | None, exchange: Exchange) -> None:
+    def _end(
+        self, job: Job, admitted_ns: int, sent_ns: int | None, exchange: Exchange, *, cut: str | None = None
+    ) -> None:
         run = job.run
         end_ns = self._clock.now_ns() if exchange.end_ns is None else exchange.end_ns
         if sent_ns is not None:
@@ -308,10 +312,8 @@ class Dispatcher:
         del run.in_flight[job.index]
         if exchange.failure is not None:
             account = FAILED + exchange.failure
-        elif job.cut is not None and job.scope is not None and job.scope.cancelled_caught:
-            account = job.cut
         else:
-            account = COMPLETED
+            account = COMPLETED if cut is None else cut
         self._record(job, account, admitted_ns, sent_ns, end_ns, exchange)
         self._free_slot(run, end_ns)
         self._close_if_over(run)

@@ -106,7 +106,9 @@ class Build:
         told = {"stage": 0, "name": "poisson 20/s", "kind": "poisson", "grid": grid or self.grid(), **fields}
         return StageMeta(**told)  # type: ignore[arg-type]
 
-    def recorder(self, directory: Path, header: RunHeader | None = None, **switches: bool) -> tuple[Recorder, HandClock]:
+    def recorder(
+        self, directory: Path, header: RunHeader | None = None, **switches: bool
+    ) -> tuple[Recorder, HandClock]:
         clock = HandClock()
         switches = {"hlog": False, "records": False, **switches}
         return Recorder(directory, header or self.header(), clock=clock, **switches), clock  # type: ignore[arg-type]

@@ -92,7 +92,9 @@ def test_what_ended_in_another_way_bounds_nothing(build: Any) -> None:
 
 def test_every_request_stands_in_one_account_by_the_interval_of_its_intended_start(build: Any) -> None:
     delta = build.delta(
-        build.outcome(0.5, index=7), build.outcome(0.7, index=8), build.outcome(1.5, index=9, account=DROPPED, queued=None)
+        build.outcome(0.5, index=7),
+        build.outcome(0.7, index=8),
+        build.outcome(1.5, index=9, account=DROPPED, queued=None),
     )
     assert delta.ended == [7, 8, 9]
     assert sorted(delta.accounts) == [(0, COMPLETED, 2), (1, DROPPED, 1)]
@@ -103,9 +105,9 @@ def test_intervals_before_the_window_are_negative(build: Any) -> None:
     assert delta.accounts == [(-2, COMPLETED, 1)]
 
 
-def test_a_send_is_told_by_the_intervals_of_its_intended_start_and_of_itself(build: Any) -> None:
-    delta = build.delta(build.outcome(0.5, queued=2.0, tokens=(3.0,)), build.outcome(0.6))
-    assert sorted(delta.sent) == [(0, 0, 1), (0, 2, 1)]
+def test_a_send_is_told_by_the_intervals_of_its_intended_start_of_its_slot_and_of_itself(build: Any) -> None:
+    delta = build.delta(build.outcome(0.5, queued=2.0, late=0.6, tokens=(3.0,)), build.outcome(0.6))
+    assert sorted(delta.sent) == [(0, 0, 0, 1), (0, 2, 3, 1)]
 
 
 def test_a_request_without_a_slot_is_excused_and_one_that_had_a_slot_is_not(build: Any) -> None:
@@ -190,7 +192,9 @@ def test_flushes_in_between_change_neither_integral_nor_maximum(
     build: Any, stays: list[tuple[int, int]], flushes: list[int]
 ) -> None:
     events = sorted(
-        [(start, 1) for start, _ in stays] + [(start + length, 0) for start, length in stays] + [(f, 2) for f in flushes]
+        [(start, 1) for start, _ in stays]
+        + [(start + length, 0) for start, length in stays]
+        + [(f, 2) for f in flushes]
     )
     whole, split = (StageMeter(0, build.grid(), None, keep_records=False) for _ in range(2))
     deltas = []

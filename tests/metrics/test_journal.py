@@ -22,9 +22,7 @@ from loadgen.metrics.journal import (
     read_stage,
 )
 
-STATS = WorkerStats(
-    worker=1, pid=42, cpu_ns=3, wall_ns=4, rss_bytes=5, gc_ns=6, gc_max_ns=7, in_flight=8, queued=9
-)
+STATS = WorkerStats(worker=1, pid=42, cpu_ns=3, wall_ns=4, rss_bytes=5, gc_ns=6, gc_max_ns=7, in_flight=8, queued=9)
 
 
 def whole(writer: JournalWriter, *records: Record, stage: int | None = None) -> None:

