@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,9 @@ def run_interactively(profile: Profile, out: Path | None, *, quiet: bool) -> Exi
     except LoadgenError as error:
         errors.print(str(error), markup=False)
         return ExitCode(error.exit_code)
+    except Exception as error:  # a fault of ours: one line for the user, and the traceback where it can be found
+        errors.print(f"a fault in loadgen ended the run: {_innermost(error)!r}; {_keep_traceback(directory)}", markup=False)
+        return ExitCode.INVALID
     except KeyboardInterrupt:  # before the run took charge of the signal
         return ExitCode.INTERRUPTED
     if not quiet:
@@ -54,6 +58,21 @@ def exit_code(summary: Summary) -> ExitCode:
     if slo is not None and slo.met is False:
         return ExitCode.SLO_MISSED
     return ExitCode.OK
+
+
+def _innermost(error: BaseException) -> BaseException:
+    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _keep_traceback(directory: Path) -> str:
+    """Write the traceback of the exception being handled beside the run's files; says where, or why not."""
+    file = directory / "traceback.txt"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file.write_text(traceback.format_exc())
+    except OSError as error:
+        return f"its traceback could not be kept: {error.strerror}"
+    return f"its traceback is in {file}"
 
 
 async def _run(profile: Profile, directory: Path, console: Console, *, quiet: bool) -> Summary:

@@ -135,7 +135,8 @@ class Producer:
                 if unshipped is not None:
                     fair = unshipped if ahead == 1 else unshipped // self._pool.size
                     wanted = min(wanted, fair)
-                if wanted >= max(1, share // 4):
+                # Topping up by a few at a time saves messages; a slot without a job is served at once.
+                if wanted >= (1 if ahead == 1 else max(1, share // 4)):
                     first, self._next_index = self._next_index, self._next_index + wanted
                     await self._ship(port, stage, list(range(first, first + wanted)), [])
                     unshipped = None if unshipped is None else unshipped - wanted

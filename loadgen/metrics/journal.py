@@ -38,6 +38,12 @@ class RunHeader(_Entry, frozen=True):
     environment: dict[str, Any]
     warnings: list[str] = []
 
+    @property
+    def streamed(self) -> bool:
+        """Whether the profile asks for streamed answers, which have a TTFT."""
+        target = self.profile.get("target")
+        return not isinstance(target, dict) or target.get("stream") is not False
+
 
 class StageMeta(_Entry, frozen=True):
     """A stage begins.

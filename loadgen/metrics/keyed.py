@@ -5,6 +5,7 @@ opened as numpy columns, so that merging costs no Python call for each key.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -113,7 +114,7 @@ class Table:
         return cls(
             np.frombuffer(b"".join(piece.groups for piece in pieces), _GROUP),
             np.frombuffer(b"".join(piece.indices for piece in pieces), "<u2").astype(np.int64),
-            np.concatenate([_NONE, *(_counts(piece) for piece in pieces)]),
+            _counts(pieces),
         )
 
     @property
@@ -170,12 +171,11 @@ class Table:
         return (places % BUCKETS).astype("<u2"), counts, edges
 
 
-_NONE: Final = np.zeros(0, np.int64)
-
-
-def _counts(piece: Keyed) -> Ints:
-    width = 2 * len(piece.counts) // len(piece.indices)
-    return np.frombuffer(piece.counts, f"<u{width}").astype(np.int64)
+def _counts(pieces: Sequence[Keyed]) -> Ints:
+    """The counts of all pieces; those that stand next to each other in one width are read at once."""
+    runs = groupby(pieces, lambda piece: 2 * len(piece.counts) // len(piece.indices))
+    read = [np.frombuffer(b"".join(piece.counts for piece in run), f"<u{width}") for width, run in runs]
+    return np.concatenate(read).astype(np.int64) if read else np.zeros(0, np.int64)
 
 
 def _run_starts(ordered: Ints) -> "NDArray[np.intp]":

@@ -1,7 +1,7 @@
 """The second and third reading of a stage's journal: the latencies of its window, with confidence and curves."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import takewhile
 from typing import Final
@@ -113,15 +113,19 @@ class StageLatencies:
         return Latencies(**known, failed=failed), named.get(LOOP_LAG)
 
 
-def batches(records: Iterable[Record]) -> Iterator[tuple[str, Table]]:
-    """All keyed samples of a journal by metric, as large tables; each metric comes as often as there are batches."""
+def batches(records: Iterable[Record], only: Collection[str] | None = None) -> Iterator[tuple[str, Table]]:
+    """The keyed samples of a journal by metric, as large tables; each metric comes as often as there are batches.
+
+    only: the metrics to read, by default all.
+    """
     pending: defaultdict[str, list[Keyed]] = defaultdict(list)
     waiting = 0
     for record in records:
         pieces = _keyed(record)
         waiting += len(pieces)
         for piece in pieces:
-            pending[piece.metric].append(piece)
+            if only is None or piece.metric in only:
+                pending[piece.metric].append(piece)
         if waiting >= _BATCH:
             yield from ((metric, Table.open(found)) for metric, found in pending.items())
             pending.clear()

@@ -52,7 +52,7 @@ class Recorder:
         self._directory = directory
         self._clock = clock
         self._header = header
-        self._streamed = streams(header)
+        self._streamed = header.streamed
         self._journal = JournalWriter(directory)
         self._journal.append(header)
         self._stages: dict[int, RunningStage] = {}
@@ -241,9 +241,3 @@ class Recorder:
         """The last stage whose arrivals have begun; before there is one, the first."""
         begun = [running for running in self._stages.values() if running.meta.grid.origin_ns <= now_ns]
         return begun[-1] if begun else next(iter(self._stages.values()), None)
-
-
-def streams(header: RunHeader) -> bool:
-    """Whether the profile asks for streamed answers, which have a TTFT."""
-    target = header.profile.get("target")
-    return not isinstance(target, dict) or target.get("stream") is not False

@@ -21,15 +21,13 @@ from loadgen.metrics.journal import (
     read_stage,
 )
 from loadgen.metrics.latencies import LOOP_LAG, StageLatencies, latency_of
-from loadgen.metrics.recorder import streams
 from loadgen.metrics.running import books_of
 from loadgen.metrics.slo import Slo, check
-from loadgen.metrics.steady import judge as judge_flow
 from loadgen.metrics.summary import Generator, Stage, Stationary, Summary, Throughput, Tokens, Window, WorkerReport
 from loadgen.metrics.survey import Survey
 from loadgen.metrics.timeline import series_of
 from loadgen.metrics.verdict import Finding, judge
-from loadgen.metrics.window import Span, choose_window, concurrency, flow
+from loadgen.metrics.window import Span, choose_window, concurrency, stationarity
 from loadgen.units import NS_PER_SECOND, Duration, parse_duration
 
 KILLED: Final = "killed"
@@ -151,10 +149,10 @@ def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: 
     # Killed: the arrivals reached at least to the last thing that happened.
     stop_ns = end.stop_ns if end is not None else meta.grid.window_ns + survey.bins.end * meta.grid.bin_ns
     span = choose_window(meta, stop_ns, survey.bins)
-    latencies = StageLatencies(read, span, ttft_bounded=streams(run.header))
+    latencies = StageLatencies(read, span, ttft_bounded=run.header.streamed)
     latency_seconds, loop_lag = latencies.summarised()
     service = _lower(service_seconds, latencies.mean_seconds("service"))
-    steady = judge_flow(flow(span, survey.bins, service))
+    steady = stationarity(span, survey.bins, service)
     stage = Stage(
         name=meta.name,
         kind=meta.kind,

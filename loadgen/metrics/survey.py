@@ -18,6 +18,7 @@ from loadgen.metrics.outcome import BINS_PER_INTERVAL, UNFINISHED, Grid
 
 Floats = NDArray[np.float64]
 
+_BATCH: Final = 4096
 _TOKEN_SUMS: Final = TokenTotals.__struct_fields__[1:]
 
 
@@ -29,9 +30,25 @@ class Bins:
         self.end = self.first
         """One beyond the last bin that holds anything."""
         self._columns: dict[str, Floats] = {name: np.zeros(1024) for name in COLUMNS}
+        self._pending: defaultdict[str, list[Column]] = defaultdict(list)
+        self._waiting = 0
 
     def add(self, column: Column) -> None:
-        self.add_at(column.name, column.numbers(), column.amounts())
+        """Add a column; many are added up in one go."""
+        self._pending[column.name].append(column)
+        self._waiting += 1
+        if self._waiting >= _BATCH:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add up what waits; what is read afterwards holds it."""
+        for name, columns in self._pending.items():
+            bins = b"".join(column.bins for column in columns)
+            values = b"".join(column.values for column in columns)
+            joined = Column(name, bins, values)
+            self.add_at(name, joined.numbers(), joined.amounts())
+        self._pending.clear()
+        self._waiting = 0
 
     def add_at(self, name: str, bins: Ints, amounts: "Floats | float") -> None:
         """Add amounts to bins; what lies before the first bin goes into it."""
@@ -89,6 +106,7 @@ class Survey:
                 self._add_booking(record)
             elif isinstance(record, WorkerStats):
                 self.processes.setdefault(record.pid, ProcessCost(record, record)).last = record
+        self.bins.settle()
 
     def _add_delta(self, delta: StageDelta) -> None:
         for interval, account, requests in delta.accounts:

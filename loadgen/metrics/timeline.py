@@ -60,13 +60,12 @@ def _percentiles(
 ) -> dict[tuple[str, float], list[float | None]]:
     """By metric and fraction the percentile of each row, in seconds; None where the row has no sample."""
     sums: defaultdict[tuple[str, int], list[Delta]] = defaultdict(list)
-    for metric, table in batches(records):
-        if metric in _METRICS:
-            for row, delta in table.merged((table.intervals - first) // step):
-                pieces = sums[metric, row]
-                pieces.append(delta)
-                if len(pieces) >= _PIECES:
-                    pieces[:] = [_sum(pieces).to_delta()]
+    for metric, table in batches(records, _METRICS):
+        for row, delta in table.merged((table.intervals - first) // step):
+            pieces = sums[metric, row]
+            pieces.append(delta)
+            if len(pieces) >= _PIECES:
+                pieces[:] = [_sum(pieces).to_delta()]
     columns: dict[tuple[str, float], list[float | None]] = {
         (metric, fraction): [None] * rows for metric in _METRICS for fraction in (0.5, 0.99)
     }

@@ -1,6 +1,7 @@
 """Which part of a stage is measured, and how much went in and out of the target during it."""
 
 from math import ceil
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -16,12 +17,12 @@ from loadgen.metrics.delta import (
 )
 from loadgen.metrics.journal import StageMeta
 from loadgen.metrics.outcome import BINS_PER_INTERVAL, Grid
-from loadgen.metrics.steady import Flow, warm_up
+from loadgen.metrics.steady import Flow, Stability, Stationarity, growing, judge, warm_up
 from loadgen.metrics.summary import Concurrency
 from loadgen.metrics.survey import Bins
 from loadgen.units import NS_PER_SECOND
 
-_SETTLING_SERVICE_TIMES = 3
+_FILLING_SERVICE_TIMES: Final = 3
 """A target that begins empty is about full after so many mean service times (95 % of exponential ones have ended)."""
 
 
@@ -46,13 +47,13 @@ class Span(msgspec.Struct, frozen=True):
 
     @property
     def intervals(self) -> int:
-        """How many intervals it touches, at least one."""
-        return max(1, ceil((self.stop_ns - self.start_ns) / self.grid.interval_ns))
+        """Into how many intervals it is cut, at least one; a remainder of less than a bin belongs to the last."""
+        return max(1, ceil((self.stop_ns - self.start_ns - self.grid.bin_ns) / self.grid.interval_ns))
 
     @property
     def end_interval(self) -> int:
         """One beyond the last interval that it touches."""
-        return self.first_interval + self.intervals
+        return max(self.first_interval, self.grid.interval_of(self.stop_ns - 1)) + 1
 
     @property
     def first_bin(self) -> int:
@@ -102,18 +103,30 @@ def concurrency(span: Span, bins: Bins) -> Concurrency:
     return Concurrency(integral_ns / ((span.end_bin - span.first_bin) * span.grid.bin_ns), round(float(largest)))
 
 
-def flow(span: Span, bins: Bins, service_seconds: float | None) -> Flow:
-    """What came and went in the window, counted from when a target that began empty has filled.
+def stationarity(span: Span, bins: Bins, service_seconds: float | None) -> Stationarity:
+    """Whether the window was stable.
+
+    A target that begins empty fills up first, which is growth, but no sign of overload. So where the whole window
+    grows, its part after three mean service times (but at least its second half) must grow too.
+    """
+    whole = flow(span, bins, span.first_bin, service_seconds)
+    verdict = judge(whole)
+    if verdict.stability is not Stability.UNSTABLE or service_seconds is None:
+        return verdict
+    filled = bins.first + ceil(_FILLING_SERVICE_TIMES * service_seconds * NS_PER_SECOND / span.grid.bin_ns)
+    first = max(span.first_bin, min(filled, (span.first_bin + span.end_bin) // 2))
+    if growing(flow(span, bins, first, service_seconds)):
+        return verdict
+    reason = f"in flight grew from {whole.in_flight_start} while the target filled, and no more after that"
+    return Stationarity(Stability.STABLE, reason, verdict.needed_seconds)
+
+
+def flow(span: Span, bins: Bins, first: int, service_seconds: float | None) -> Flow:
+    """What came and went in the window from bin `first` on.
 
     In flight is here all that came and did not go, those included that wait for a slot: with a cap on requests in
     flight it is the queue before it that grows.
     """
-    bin_ns = span.grid.bin_ns
-    first = span.first_bin
-    if service_seconds is not None:
-        filled_ns = round(_SETTLING_SERVICE_TIMES * service_seconds * NS_PER_SECOND)
-        filled = bins.first + ceil(filled_ns / bin_ns)
-        first = max(first, min(filled, (first + span.end_bin) // 2))
     arrivals = bins.slice(ARRIVALS, bins.first, span.end_bin)
     gone = bins.slice(COMPLETIONS, bins.first, span.end_bin) + bins.slice(FAILURES, bins.first, span.end_bin)
     inside = np.concatenate(([0.0], np.cumsum(arrivals - gone)))[first - bins.first :]
@@ -123,6 +136,6 @@ def flow(span: Span, bins: Bins, service_seconds: float | None) -> Flow:
         in_flight_start=round(float(inside[0])),
         in_flight_end=round(float(inside[-1])),
         mean_in_flight=float(inside.mean()),
-        seconds=(span.end_bin - first) * bin_ns / NS_PER_SECOND,
+        seconds=(span.end_bin - first) * span.grid.bin_ns / NS_PER_SECOND,
         service_seconds=service_seconds,
     )

@@ -182,7 +182,13 @@ def test_the_warm_up_never_goes_past_half(build: Any, stage: Any) -> None:
 def test_a_target_that_fills_up_without_a_warm_up_is_not_called_unstable(build: Any, stage: Any) -> None:
     # 2,000 arrivals in 50 s, 200 in flight: 10 % of them are still there at the end.
     outcomes = [build.outcome(i / 40, tokens=(0.1, 5.0)) for i in range(2000)]
-    assert stage(*outcomes, stop=50.0).stationary.verdict != "unstable"
+    assert stage(*outcomes, stop=50.0).stationary.verdict == "stable"
+
+
+def test_a_target_that_goes_on_filling_is(build: Any, stage: Any) -> None:
+    # 2,000 arrivals in 50 s, each of which takes longer than the one before: half of what comes in stays.
+    outcomes = [build.outcome(i / 40, tokens=(0.1, 0.2 + i / 40)) for i in range(2000)]
+    assert stage(*outcomes, stop=50.0).stationary.verdict == "unstable"
 
 
 def test_a_queue_before_a_cap_is_growth_though_in_flight_is_flat(build: Any, stage: Any) -> None:
