@@ -1,5 +1,7 @@
 """What goes wrong before or beside the measured requests, each with the exit code that the command ends with."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -39,3 +41,20 @@ class RunFailure(LoadgenError):
     """The generator itself cannot go on: no worker left, no file descriptors, no place to write."""
 
     exit_code = ExitCode.INVALID
+
+
+@contextmanager
+def one_failure() -> Iterator[None]:
+    """Let a LoadgenError out as itself where task groups have wrapped it; where there are several, the first."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ours = group.subgroup(LoadgenError)
+        if ours is None:
+            raise
+        raise innermost(ours) from group
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The first exception inside nested groups."""
+    return innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

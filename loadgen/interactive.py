@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 from rich.console import Console
 
-from loadgen.errors import ExitCode, LoadgenError
+from loadgen.errors import ExitCode, LoadgenError, innermost, one_failure
 from loadgen.load.halt import Halt
 from loadgen.metrics.summary import Live, Summary
 from loadgen.profile import Profile, SimTarget
@@ -26,16 +26,17 @@ def run_interactively(profile: Profile, out: Path | None, *, quiet: bool) -> Exi
     console, errors = Console(), Console(stderr=True, soft_wrap=True, highlight=False)
     directory = out or run_dir(profile)
     try:
-        summary = anyio.run(
-            partial(_run, profile, directory, console, quiet=quiet),
-            backend="asyncio",
-            backend_options={"use_uvloop": sys.platform != "win32"},
-        )
+        with one_failure():
+            summary = anyio.run(
+                partial(_run, profile, directory, console, quiet=quiet),
+                backend="asyncio",
+                backend_options={"use_uvloop": sys.platform != "win32"},
+            )
     except LoadgenError as error:
         errors.print(str(error), markup=False)
         return ExitCode(error.exit_code)
     except Exception as error:  # a fault of ours: one line for the user, and the traceback where it can be found
-        errors.print(f"a fault in loadgen ended the run: {_innermost(error)!r}; {_keep_traceback(directory)}", markup=False)
+        errors.print(f"a fault in loadgen ended the run: {innermost(error)!r}; {_keep_traceback(directory)}", markup=False)
         return ExitCode.INVALID
     except KeyboardInterrupt:  # before the run took charge of the signal
         return ExitCode.INTERRUPTED
@@ -58,10 +59,6 @@ def exit_code(summary: Summary) -> ExitCode:
     if slo is not None and slo.met is False:
         return ExitCode.SLO_MISSED
     return ExitCode.OK
-
-
-def _innermost(error: BaseException) -> BaseException:
-    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _keep_traceback(directory: Path) -> str:

@@ -3,10 +3,9 @@
 `run` is the whole of it; `run_stages` is the part that measures, on any clock.
 """
 
-import contextlib
 import platform
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 import loadgen
 from loadgen.clock import Clock, MonotonicClock
 from loadgen.decoding import encode
-from loadgen.errors import LoadgenError, ProfileError
+from loadgen.errors import ProfileError, one_failure
 from loadgen.load.arrivals import Schedule
 from loadgen.load.halt import Halt
 from loadgen.load.producer import Producer
@@ -66,7 +65,7 @@ async def run(
         RunFailure: no worker could be started.
     """
     halt = halt or Halt()
-    with _one_failure():
+    with one_failure():
         faults = check_environment(profile) + _slot_faults(profile)
         if faults:
             raise ProfileError(profile.name, faults)
@@ -328,19 +327,3 @@ def _claim(directory: Path) -> None:
             raise ProfileError(str(directory), ["output.dir: holds a run already; choose another with --out"])
     except OSError as error:
         raise ProfileError(str(directory), [f"output.dir: cannot be written: {error.strerror}"]) from None
-
-
-@contextlib.contextmanager
-def _one_failure() -> Iterator[None]:
-    """Let a LoadgenError that came out of nested task groups out as itself."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        ours = group.subgroup(LoadgenError)
-        if ours is None:
-            raise
-        raise _first(ours) from group
-
-
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -12,7 +12,7 @@ import pytest
 from loadgen.report.files import read_summary
 from tests.end_to_end import command, run, sets, simulated_server
 
-SHORT = sets(workload__prompt_tokens=16, workload__output_tokens=4)
+SHORT = sets(workload__prompt_tokens=16, workload__output_tokens=4, load__warmup="0s")
 
 
 def assert_balanced(summary):
@@ -48,12 +48,13 @@ def test_the_resolved_profile_repeats_the_run_with_the_same_requests(tmp_path):
 
 
 def test_a_stall_of_the_server_shows_in_the_response_time(tmp_path):
-    # 10/s for 12 s with a stall of 1.5 s: 15 of 120 requests start in it, so p95 (the 6th largest) is at least 0.9 s.
+    # 10/s for 12 s with a stall of 1.5 s: 15 of 120 requests start in it, 0.1 s apart. p95 is the 114th, the 7th
+    # largest: at least 1.5 - 7 x 0.1 s.
     with simulated_server(stall_at_seconds=4, stall_seconds=1.5) as server:
         ran = run(tmp_path / "run", "constant", "--target", server.url, "--rate", "10", "--duration", "12s", *SHORT)
     (stage,) = ran.summary.stages
     assert stage.books.completed == 120
-    assert stage.latency_seconds.response.p95 >= 0.9
+    assert stage.latency_seconds.response.p95 >= 0.8
     assert stage.latency_seconds.response.p50 < 0.2
 
 
@@ -115,7 +116,7 @@ def test_fifty_closed_loop_slots_over_three_processes_keep_fifty_requests_at_the
     with simulated_server(response_delay_seconds=1.0) as server:
         ran = run(
             tmp_path / "run", "concurrency", "--target", server.url,
-            *sets(load__concurrency=50, load__duration="8s", load__warmup="1s", workers__processes=3), *SHORT,
+            *sets(load__concurrency=50, load__duration="8s", workers__processes=3), *SHORT,
         )  # fmt: skip
         stats = server.stats()
     summary = ran.summary
@@ -142,7 +143,7 @@ def test_failures_stand_in_their_own_account_and_not_in_the_latencies(tmp_path):
     with simulated_server(error_rate=0.05, seed=3) as server:
         ran = run(
             tmp_path / "run", "constant", "--target", server.url, "--rate", "100", "--duration", "4s",
-            *sets(load__warmup="0s"), *SHORT,
+            *SHORT,
         )  # fmt: skip
     (stage,) = ran.summary.stages
     failed = stage.books.failed["http_503"]
@@ -163,13 +164,13 @@ def test_a_server_that_refuses_fields_of_vllm_is_loaded_without_them(tmp_path):
 def workers_of(process: subprocess.Popen, count: int) -> list[psutil.Process]:
     """The worker processes, once they all are there."""
     deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and process.poll() is None:
         children = psutil.Process(process.pid).children()
         workers = [child for child in children if "loadgen.workers.worker" in child.cmdline()]
         if len(workers) == count:
             return workers
         time.sleep(0.05)
-    raise AssertionError(f"no {count} workers came")
+    raise AssertionError(f"no {count} workers came; exit code {process.poll()}")
 
 
 def test_a_killed_worker_is_named_and_started_again_and_the_books_still_balance(tmp_path):
@@ -177,7 +178,7 @@ def test_a_killed_worker_is_named_and_started_again_and_the_books_still_balance(
     with simulated_server(response_delay_seconds=0.5) as server:
         options = [
             "--target", server.url, "--rate", "100", "--duration", "8s",
-            *sets(workers__processes=2, load__warmup="0s"), *SHORT,
+            *sets(workers__processes=2), *SHORT,
         ]  # fmt: skip
         with subprocess.Popen(
             command(folder, "constant", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -201,12 +202,11 @@ def test_a_killed_worker_is_named_and_started_again_and_the_books_still_balance(
 def test_asking_far_more_than_the_generator_can_do_is_invalid_and_names_the_bottleneck(tmp_path):
     ran = run(
         tmp_path / "run", "constant", "--rate", "60000", "--duration", "3s",
-        *sets(target__transport="in-process", load__drain="3s", load__warmup="0s", workers__processes=1), *SHORT,
+        *sets(target__transport="in-process", load__drain="3s", workers__processes=1), *SHORT,
     )  # fmt: skip
     assert ran.exit_code == 4, ran.stdout + ran.stderr
     summary = ran.summary
     assert not summary.verdict.valid
-    assert ran.stdout.splitlines()[-200:]
     assert any("worker" in reason.lower() or "parent" in reason.lower() for reason in summary.verdict.reasons)
     assert_balanced(summary)
 

@@ -103,7 +103,7 @@ class Dispatcher:
         self._clock = clock
         self._timer = clock.timer()
         self._slots = slots
-        self._timeout_seconds = timeout_ns / NS_PER_SECOND
+        self._timeout_ns = timeout_ns
         self._runs: dict[int, StageRun] = {}
         self._due: list[Job] = []
         """A heap by intended start."""
@@ -114,6 +114,8 @@ class Dispatcher:
         self._free_since_ns = 0
         """Since when a slot has been free, while one is."""
         self._in_flight = 0
+        self._sent: dict[Job, int] = {}
+        """When those in flight were sent, in order: with one timeout for all, the first is the next to reach it."""
         self._tasks: TaskGroup | None = None
         self.news = News()
 
@@ -136,6 +138,7 @@ class Dispatcher:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._render_ahead)
+                self._tasks.start_soon(self._time_out_forever)
                 task_status.started()
                 await self._release_forever()
         finally:
@@ -224,6 +227,19 @@ class Dispatcher:
                     await anyio.lowlevel.checkpoint()
                     began_ns = self._clock.now_ns()
 
+    async def _time_out_forever(self) -> None:
+        # One watch over all, since a timer for each request costs more than all else that is done for its timeout.
+        while True:
+            oldest = next(iter(self._sent), None)
+            # Where nothing is in flight, what is sent from now on cannot reach its timeout before this.
+            sent_ns = self._clock.now_ns() if oldest is None else self._sent[oldest]
+            if oldest is None or sent_ns + self._timeout_ns > self._clock.now_ns():
+                await self._clock.sleep_until(sent_ns + self._timeout_ns)
+                continue
+            del self._sent[oldest]
+            assert oldest.scope is not None
+            oldest.scope.cancel()
+
     async def _open_slots(self, run: StageRun, slots: int, from_ns: int) -> None:
         await self._clock.sleep_until(from_ns)
         run.free_slots.extend([from_ns] * slots)
@@ -243,8 +259,7 @@ class Dispatcher:
             self._end(job, admitted_ns, None, exchange)
             return
         assert job.scope is not None
-        job.scope.deadline = anyio.current_time() + self._timeout_seconds
-        sent_ns = self._clock.now_ns()
+        sent_ns = self._sent[job] = self._clock.now_ns()
         job.run.meter.entered(sent_ns)
         with job.scope:
             try:
@@ -253,10 +268,11 @@ class Dispatcher:
                 # A target books its failures itself; one that raises has a fault of its own, which must cost one
                 # request and not the worker with all that it has in flight.
                 exchange.failure, exchange.message = "target", f"{type(error).__name__}: {error}"
+        self._sent.pop(job, None)
         # A target may be cancelled while it tidies up after a complete answer: then the request has ended all the same.
         cancelled = job.scope.cancelled_caught and exchange.end_ns is None
         if cancelled and job.cut is None:
-            exchange.failure, exchange.message = TIMEOUT, f"no end after {self._timeout_seconds:g} s"
+            exchange.failure, exchange.message = TIMEOUT, f"no end after {self._timeout_ns / NS_PER_SECOND:g} s"
         self._end(job, admitted_ns, sent_ns, exchange, cut=job.cut if cancelled else None)
 
     # --- the steps of a job -------------------------------------------------------------------------------------------

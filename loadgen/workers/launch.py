@@ -91,6 +91,7 @@ class LocalLauncher:
             return
         self._arrived[hello.worker] = channel
         self._arrival.set()
+        self._arrival = anyio.Event()  # replaced by who sets it: several may wait for it, each for its own worker
 
     @asynccontextmanager
     async def launch(self, worker: int) -> AsyncIterator[Incarnation]:
@@ -124,7 +125,6 @@ class LocalLauncher:
                 tasks.start_soon(self._fail_on_exit, worker, process, log)
                 while worker not in self._arrived:
                     await self._arrival.wait()
-                    self._arrival = anyio.Event()
                 tasks.cancel_scope.cancel()
             return self._arrived.pop(worker)
         raise RunFailure(f"worker {worker} did not report within {_HELLO_SECONDS} s of its start")
