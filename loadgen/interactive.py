@@ -36,7 +36,9 @@ def run_interactively(profile: Profile, out: Path | None, *, quiet: bool) -> Exi
         errors.print(str(error), markup=False)
         return ExitCode(error.exit_code)
     except Exception as error:  # a fault of ours: one line for the user, and the traceback where it can be found
-        errors.print(f"a fault in loadgen ended the run: {innermost(error)!r}; {_keep_traceback(directory)}", markup=False)
+        errors.print(
+            f"a fault in loadgen ended the run: {innermost(error)!r}; {_keep_traceback(directory)}", markup=False
+        )
         return ExitCode.INVALID
     except KeyboardInterrupt:  # before the run took charge of the signal
         return ExitCode.INTERRUPTED

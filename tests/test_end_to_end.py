@@ -215,7 +215,7 @@ def test_asking_far_more_than_the_generator_can_do_is_invalid_and_names_the_bott
 def test_ctrl_c_once_drains_and_twice_cancels_and_either_way_there_is_a_report(tmp_path, signals):
     folder = tmp_path / "run"
     with (
-        simulated_server(response_delay_seconds=2.0 if signals == 1 else 30.0) as server,
+        simulated_server(response_delay_seconds=2.0 if signals == 1 else 8.0) as server,
         subprocess.Popen(
             command(folder, "constant", "--target", server.url, "--rate", "20", "--duration", "60s", *SHORT),
             stdout=subprocess.PIPE,

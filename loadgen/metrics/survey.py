@@ -76,16 +76,19 @@ class Bins:
 
 
 class ProcessCost(msgspec.Struct):
-    """A worker process as its stats in one file told it: the first and the last of them."""
+    """A worker process as its stats in one file told it, about one a second."""
 
-    first: WorkerStats
     last: WorkerStats
+    cpu: float | None = None
+    """Its share of one core between two stats, at its busiest: over a whole stage the idle drain would hide that it
+    could not keep up. None where there are no two."""
 
-    @property
-    def cpu(self) -> float | None:
-        """Its share of one core between the two; None where there is no time between them."""
-        wall_ns = self.last.wall_ns - self.first.wall_ns
-        return (self.last.cpu_ns - self.first.cpu_ns) / wall_ns if wall_ns > 0 else None
+    def add(self, stats: WorkerStats) -> None:
+        """Take in the next stats."""
+        wall_ns = stats.wall_ns - self.last.wall_ns
+        if wall_ns > 0:
+            self.cpu = max(self.cpu or 0.0, (stats.cpu_ns - self.last.cpu_ns) / wall_ns)
+        self.last = stats
 
 
 class Survey:
@@ -105,7 +108,7 @@ class Survey:
             elif isinstance(record, Booking):
                 self._add_booking(record)
             elif isinstance(record, WorkerStats):
-                self.processes.setdefault(record.pid, ProcessCost(record, record)).last = record
+                self.processes.setdefault(record.pid, ProcessCost(record)).add(record)
         self.bins.settle()
 
     def _add_delta(self, delta: StageDelta) -> None:

@@ -24,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One stage and what else bears on its validity.
 
     excused: requests intended in the window that were not sent through no fault of the generator.
-    worker_cpu: by worker, its share of one core during the stage, where known.
+    worker_cpu: by worker, its share of one core in the busiest second or so of the stage, where known.
     parent_cpu: of the parent, likewise.
     ended: the stage ended in order; otherwise the run was killed, and what was outstanding is not known.
     judged: False where requests are late by design.
@@ -117,9 +117,15 @@ def _bottleneck(finding: Finding) -> str:
         return f"{who} of a core: give the run more workers.processes"
     if finding.parent_cpu is not None and finding.parent_cpu >= BUSY_CPU:
         return f"the parent process used {_percent(finding.parent_cpu)} of a core: run fewer, busier workers.processes"
+    shares = {f"worker {worker}": cpu for worker, cpu in finding.worker_cpu.items()}
+    if finding.parent_cpu is not None:
+        shares["the parent process"] = finding.parent_cpu
+    look = "look for other load on this machine, or for something that blocks the event loop"
+    if not shares:
+        return look
+    busiest = max(shares, key=shares.__getitem__)
     return (
-        f"no process of the generator used {_percent(BUSY_CPU)} of a core: look for other load on this machine,"
-        " or for something that blocks the event loop"
+        f"the generator's busiest process, {busiest}, used no more than {_percent(shares[busiest])} of a core: {look}"
     )
 
 

@@ -5,6 +5,7 @@ Runs on asyncio and trio, in real or virtual time. It knows no channel: what the
 """
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
@@ -24,6 +25,11 @@ from loadgen.workload.sources import Workload
 
 _RENDER_SLICE_NS: Final = 200 * NS_PER_US
 """How long rendering ahead may hold the loop at a stretch; it adds to the lateness of what falls due meanwhile."""
+
+_RELEASE_AT_ONCE: Final = 16
+"""How many due jobs start before the loop reads its sockets again. A worker that is behind would otherwise start all
+that is due at once, each on a new connection, though answers that have come would free some: connecting costs several
+times a request, so it would fall behind further."""
 
 
 class Job:
@@ -212,7 +218,7 @@ class Dispatcher:
     async def _release_forever(self) -> None:
         while True:
             await self._timer.wait()
-            self._release(self._clock.now_ns())
+            self._release(self._clock.now_ns(), at_most=_RELEASE_AT_ONCE)
             if self._due:
                 self._timer.arm(self._due[0].intended_ns)
 
@@ -286,8 +292,9 @@ class Dispatcher:
         except Exception as error:  # what one row of the workload holds must not end the run; it is booked as failed
             job.fault = f"{type(error).__name__}: {error}"
 
-    def _release(self, now_ns: int) -> None:
-        while self._due and self._due[0].intended_ns <= now_ns:
+    def _release(self, now_ns: int, at_most: float = math.inf) -> None:
+        while self._due and self._due[0].intended_ns <= now_ns and at_most > 0:
+            at_most -= 1
             job = heapq.heappop(self._due)
             if self._in_flight < self._slots and not self._waiting:
                 self._start(job, max(job.intended_ns, self._free_since_ns))

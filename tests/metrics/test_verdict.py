@@ -66,7 +66,7 @@ def test_the_reason_names_numbers_and_the_busy_worker(build: Any, verdict: Any) 
 
 
 def test_without_a_busy_process_the_machine_is_suspected(verdict: Any) -> None:
-    assert "no process of the generator used 90 % of a core" in reason(verdict(late=0.02))
+    assert "busiest process" in reason(verdict(late=0.02))
 
 
 def test_offline_is_exempt_from_lateness(build: Any, verdict: Any) -> None:
