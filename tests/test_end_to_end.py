@@ -186,7 +186,7 @@ def test_a_killed_worker_is_named_and_started_again_and_the_books_still_balance(
             victim = workers_of(process, 2)[0]
             time.sleep(3)
             os.kill(victim.pid, signal.SIGKILL)
-            stdout, stderr = process.communicate(timeout=60)
+            process.communicate(timeout=60)
     summary = read_summary(folder)
     (stage,) = summary.stages
     assert_balanced(summary)
@@ -246,7 +246,7 @@ def test_a_run_killed_outright_can_be_reported_from_what_it_left(tmp_path):
             workers = workers_of(process, 1)
             time.sleep(4)
             process.kill()
-        gone, alive = psutil.wait_procs(workers, timeout=10)
+        _, alive = psutil.wait_procs(workers, timeout=10)
         assert not alive, "a worker outlived its run"
     done = subprocess.run(
         [*command(folder, "x")[:3], "report", str(folder)], capture_output=True, text=True, timeout=60

@@ -18,7 +18,7 @@ FAILED: Final = "failed:"
 """Prefix of the accounts of failed requests; what follows is the kind, e.g. `failed:http_503` or `failed:timeout`."""
 
 TIMEOUT: Final = "timeout"
-"""The kind of failure where the client's own `timeout` ended the request: its age is a lower bound (docs/metrics.md)."""
+"""The kind of failure where the client's own `timeout` ended the request: its age is a lower bound."""
 
 
 class Exchange(msgspec.Struct):
@@ -46,7 +46,7 @@ class Exchange(msgspec.Struct):
     finish_reason: str | None = None
     status: int | None = None
     failure: str | None = None
-    """Kind of failure: `http_429`, `http_503`, `connect`, `timeout`, `disconnect`, `protocol`, `abort`, `server_error`, ..."""
+    """Kind of failure: `http_503`, `connect`, `timeout`, `disconnect`, `protocol`, `abort`, ... (docs/metrics.md)."""
     message: str = ""
     """The server's or the library's own words for the failure, one line."""
     events: int = 0

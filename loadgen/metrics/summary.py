@@ -176,7 +176,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True):
-    """What one worker process cost. `cpu` is its share of one core over the run, `deaths` how each of its processes died."""
+    """What one worker cost. `cpu` is its share of one core over the run, `deaths` how each of its processes died."""
 
     worker: int
     pid: int
@@ -201,7 +201,7 @@ class Generator(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SloCheck(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One promise held against one stage. `outcome` is `met`, `missed` or `undecided` (the interval spans the limit)."""
+    """One promise held against one stage. `outcome` is `met`, `missed` or `undecided` (the interval has the limit)."""
 
     stage: str
     metric: str

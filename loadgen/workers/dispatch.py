@@ -333,10 +333,7 @@ class Dispatcher:
         if sent_ns is not None:
             run.meter.left(end_ns)
         del run.in_flight[job.index]
-        if exchange.failure is not None:
-            account = FAILED + exchange.failure
-        else:
-            account = COMPLETED if cut is None else cut
+        account = cut or (COMPLETED if exchange.failure is None else FAILED + exchange.failure)
         self._record(job, account, admitted_ns, sent_ns, end_ns, exchange)
         self._free_slot(run, end_ns)
         self._close_if_over(run)
