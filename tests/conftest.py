@@ -8,14 +8,14 @@ import pytest
 from hypothesis import settings
 from trio.testing import MockClock
 
-from loadgen.clock import LoopClock
+from loadgen.clock import Clock, LoopClock
 from loadgen.load.halt import Halt
 from loadgen.metrics.summarise import summarise
 from loadgen.metrics.summary import Summary
 from loadgen.profile import Profile
 from loadgen.runner import measure
 from loadgen.targets.kinds import checked_target
-from loadgen.workers.launch import InlineLauncher
+from loadgen.workers.launch import InlineLauncher, Launcher
 
 # Machines are shared and noisy: a property is judged by its truth, not by the milliseconds of one example.
 settings.register_profile("loadgen", deadline=None)
@@ -29,7 +29,11 @@ def run_virtually(tmp_path: Path) -> Callable[..., Summary]:
     Everything but processes and sockets is what a real run has, and every instant is exact.
     """
 
-    def run(profile: Profile, meanwhile: Callable[[Halt], object] | None = None) -> Summary:
+    def run(
+        profile: Profile,
+        meanwhile: Callable[[Halt], object] | None = None,
+        launcher: Callable[[Clock], Launcher] = InlineLauncher,
+    ) -> Summary:
         folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
 
@@ -38,7 +42,7 @@ def run_virtually(tmp_path: Path) -> Callable[..., Summary]:
             async with checked_target(profile, clock) as checked, anyio.create_task_group() as tasks:
                 if meanwhile is not None:
                     tasks.start_soon(meanwhile, halt)
-                await measure(profile, checked, InlineLauncher(clock), clock, folder, halt=halt, nonce=0)
+                await measure(profile, checked, launcher(clock), clock, folder, halt=halt, nonce=0)
                 tasks.cancel_scope.cancel()
 
         anyio.run(main, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
