@@ -5,6 +5,7 @@ can be chosen afterwards (docs/metrics.md).
 """
 
 from array import array
+from collections.abc import Generator
 
 import numpy as np
 
@@ -99,32 +100,52 @@ class StageMeter:
 
     def flush(self, now_ns: int) -> StageDelta | None:
         """What happened since the last flush, up to `now_ns`; None where nothing did and nothing is in flight."""
+        slices = self.flush_in_slices(now_ns)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as done:
+                delta: StageDelta | None = done.value
+                return delta
+
+    def flush_in_slices(self, now_ns: int) -> Generator[None, None, StageDelta | None]:
+        """`flush` as work of a fraction of a millisecond at a time: at each yield the event loop may do other things.
+
+        What is noted after the first slice belongs to the next flush.
+        """
+        rows, chunks_ns, chunk_tokens = self._rows, self._chunks_ns, self._chunk_tokens
+        lags, outcomes, accounts = self._lags, self._outcomes, list(self._codes)
+        self._reset()
         series = self._level.fold(now_ns)
-        if not (self._rows or self._lags or series):
+        if not (rows or lags or series):
             return None
-        batch = Batch(self.grid, list(self._codes), self._rows, self._chunks_ns, self._chunk_tokens)
-        samples = [self._lag_samples()]
+        yield
+        batch = Batch(self.grid, accounts, rows, chunks_ns, chunk_tokens)
+        samples = [self._lag_samples(lags)]
         if batch.size:
+            yield
             samples += batch.samples()
+            yield
             series += batch.series()
             if self._slo is not None:
                 series.append(batch.by_end(GOOD, good(self._slo, batch)))
-        delta = StageDelta(
+        yield
+        histograms = fold_keyed(samples)
+        yield
+        return StageDelta(
             stage=self.stage,
             ended=batch["index"].tolist(),
             accounts=batch.counts(),
             sent=batch.sends(),
             excused=batch.excused(),
-            histograms=fold_keyed(samples),
+            histograms=histograms,
             series=[column for column in series if column.bins],
             tokens=batch.token_totals(),
-            records=encode_lines(self._outcomes, self.grid) if self._outcomes else b"",
+            records=encode_lines(outcomes, self.grid) if outcomes else b"",
         )
-        self._reset()
-        return delta
 
-    def _lag_samples(self) -> Samples:
-        instants, values = np.frombuffer(self._lags, np.int64).reshape(-1, 2).T
+    def _lag_samples(self, lags: "array[int]") -> Samples:
+        instants, values = np.frombuffer(lags, np.int64).reshape(-1, 2).T
         since_window = instants - self.grid.window_ns
         return Samples("loop_lag", values, since_window // self.grid.interval_ns, since_window // NS_PER_SECOND)
 

@@ -1,3 +1,4 @@
+import itertools
 import json
 from typing import Any
 
@@ -20,6 +21,26 @@ def duration(ms: int) -> Duration:
 
 def test_a_meter_that_saw_nothing_has_nothing_to_tell(build: Any) -> None:
     assert StageMeter(0, build.grid(), None, keep_records=False).flush(build.origin_ns) is None
+
+
+def test_what_is_noted_between_the_slices_of_a_flush_belongs_to_the_next(build: Any) -> None:
+    meter = StageMeter(0, build.grid(), None, keep_records=False)
+    meter.record(build.outcome(index=1))
+    ended: list[list[int]] = []
+    slices = meter.flush_in_slices(build.origin_ns)
+    for later in itertools.count(2):
+        try:
+            next(slices)
+        except StopIteration as done:
+            ended.append(done.value.ended)
+            break
+        meter.record(build.outcome(index=later))
+    rest = meter.flush(build.origin_ns)
+    assert rest is not None
+    # One request before the first slice; one after each but the last.
+    assert ended == [[1]]
+    assert rest.ended == list(range(2, later))
+    assert later > 2
 
 
 def test_latencies_start_at_the_intended_start_and_their_service_twins_at_the_send(build: Any) -> None:

