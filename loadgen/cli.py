@@ -120,7 +120,11 @@ def serve(
     from loadgen.interactive import serve_simulator
 
     overrides = _overrides([f"target.{assignment}" for assignment in sets or []])
-    serve_simulator(_load("poisson", overrides), host, port)
+    profile = _load("poisson", overrides)
+    try:
+        serve_simulator(profile, host, port)
+    except LoadgenError as error:
+        _fail(error)
 
 
 def _load(source: str, overrides: "Overrides") -> "Profile":

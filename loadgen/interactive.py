@@ -111,5 +111,8 @@ def serve_simulator(profile: Profile, host: str, port: int) -> None:
         anyio.run(serving, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
     except KeyboardInterrupt:
         return
-    except OSError as error:
-        raise LoadgenError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+    except (OSError, BaseExceptionGroup) as error:
+        cause = innermost(error)
+        if not isinstance(cause, OSError):
+            raise
+        raise LoadgenError(f"cannot listen at {host}:{port}: {cause.strerror or cause}") from None

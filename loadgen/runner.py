@@ -140,7 +140,7 @@ async def measure(
                 interrupted=halt.reason == "interrupted",
                 parent_cpu=(time.process_time_ns() - began_cpu_ns) / wall_ns,
                 credits_exhausted_ns=exhausted_ns,
-                warnings=[],
+                warnings=[f"load.abort_when ended the run: {halt.message}."] if halt.reason == "abort_when" else [],
                 failure=failure or (halt.message if halt.reason == "failure" else None),
             )
         )

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import psutil
@@ -255,3 +256,13 @@ def test_a_run_killed_outright_can_be_reported_from_what_it_left(tmp_path):
     summary = read_summary(folder)
     assert summary.stages[0].books.completed >= 50
     assert (folder / "report.html").exists()
+
+
+def test_a_taken_port_of_the_simulator_is_told_in_one_line():
+    with simulated_server() as server:
+        port = server.url.rpartition(":")[2]
+        serve = [sys.executable, "-m", "loadgen.cli", "sim", "serve", "--port", port]
+        done = subprocess.run(serve, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert port in done.stderr

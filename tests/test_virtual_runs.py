@@ -224,6 +224,7 @@ def test_a_run_is_aborted_once_too_many_of_its_requests_fail(run_virtually):
     summary = run_virtually(profile(load, timeout=0.05))
     (stage,) = summary.stages
     assert stage.ended_by == "abort_when"
+    assert any("abort_when" in warning for warning in summary.verdict.warnings)
     assert 50 <= stage.books.failed["timeout"] <= 60
     assert_balanced(summary)
 

@@ -93,7 +93,9 @@ class Producer:
         now_ns = self._clock.now_ns()
         halted = self._halt.reason is not None and now_ns < schedule.end_ns
         stop_ns = now_ns if halted else schedule.end_ns
-        self._recorder.book(stage, UNFINISHED, schedule.take(stop_ns, 1 << 30))
+        # With a credit free they waited for the producer and not for a slot, and that is the generator's doing.
+        waited_for_slots = not any(port.credits > 0 for port in self._pool.ports)
+        self._recorder.book(stage, UNFINISHED, schedule.take(stop_ns, 1 << 30), queued=waited_for_slots)
         ended_by = self._halt.reason if halted and self._halt.reason else schedule.ended_by
         return Ended(stop_ns, ended_by, schedule.intended_by(stop_ns))
 

@@ -218,7 +218,7 @@ def _tokens(totals: TokenTotals) -> Tokens:
         output_asked=_mean(totals.output_asked, totals.output_asked_n),
         output=_mean(totals.output, totals.output_n),
         per_chunk=_mean(totals.chunked_output, totals.chunks),
-        events_per_read=_mean(totals.events, totals.reads),
+        events_per_read=_mean(totals.events, totals.reads) if totals.events else None,
     )
 
 
@@ -253,8 +253,8 @@ def _generator(run: RunJournal, measured: list[Measured]) -> Generator:
             loop_lag.merge(stage.loop_lag)
     return Generator(
         workers=[_worker(worker, list(stats.values()), run.deaths) for worker in workers],
-        parent_cpu=0.0 if run.end is None else run.end.parent_cpu,
-        credits_exhausted_seconds=0.0 if run.end is None else run.end.credits_exhausted_ns / NS_PER_SECOND,
+        parent_cpu=None if run.end is None else run.end.parent_cpu,
+        credits_exhausted_seconds=None if run.end is None else run.end.credits_exhausted_ns / NS_PER_SECOND,
         lateness=latency_of(lateness) if lateness.count else None,
         loop_lag=latency_of(loop_lag) if loop_lag.count else None,
     )

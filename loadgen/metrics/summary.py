@@ -93,7 +93,7 @@ class Window(msgspec.Struct, frozen=True):
     seconds: float
     books: Books
     sent: int
-    """Requests intended in the window that were sent before its end."""
+    """Requests intended in the window that were sent before the end of its last interval."""
 
 
 class Throughput(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,7 +165,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     short: int
     """Completed requests whose output was shorter than asked for under `ignore_eos`."""
     ended_by: str
-    """What ended the arrivals: `duration`, `requests`, `interrupted`, `abort_when` or `failure`."""
+    """What ended the arrivals: `duration`, `requests`, `interrupted`, `abort_when`, `failure`, or `killed`."""
     offered_rate: float | None = None
     """Requests per second that the load asked for; None in a closed loop and offline."""
     intended_concurrency: int | None = None
@@ -192,10 +192,10 @@ class Generator(msgspec.Struct, frozen=True, omit_defaults=True):
     """The generator's own error and cost."""
 
     workers: list[WorkerReport]
-    parent_cpu: float
-    """The parent's share of one core over the run."""
-    credits_exhausted_seconds: float
-    """How long the producer had requests due and no worker with a free credit."""
+    parent_cpu: float | None = None
+    """The parent's share of one core over the run; None where the run was killed."""
+    credits_exhausted_seconds: float | None = None
+    """How long the producer had requests due and no worker with a free credit; None where the run was killed."""
     lateness: Latency | None = None
     loop_lag: Latency | None = None
 

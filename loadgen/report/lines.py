@@ -124,9 +124,10 @@ def generator_lines(generator: Generator) -> list[Line]:
     lines = [
         Line("lateness", _error(generator.lateness)),
         Line("loop lag", _error(generator.loop_lag)),
-        Line("parent", f"{percent(generator.parent_cpu)} of a core"),
     ]
-    if exhausted > 0:
+    if generator.parent_cpu is not None:
+        lines.append(Line("parent", f"{percent(generator.parent_cpu)} of a core"))
+    if exhausted:
         lines.append(Line("credits", f"exhausted for {format_seconds(exhausted)}"))
     workers = generator.workers
     if len(workers) > _MANY_WORKERS:
