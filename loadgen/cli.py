@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+import loadgen
 from loadgen.errors import LoadgenError
 
 if TYPE_CHECKING:
@@ -17,11 +18,23 @@ app = typer.Typer(
     name="loadgen",
     help="Load a vLLM deployment and measure what its users would feel.",
     no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 sim = typer.Typer(help="The simulated vLLM.", no_args_is_help=True)
 app.add_typer(sim, name="sim")
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False,
+) -> None:
+    """Load a vLLM deployment and measure what its users would feel."""
+    if version:
+        typer.echo(f"loadgen {loadgen.__version__}")
+        raise typer.Exit
+
 
 ProfileArgument = Annotated[str, typer.Argument(help="A profile's file, or the name of a ready one.")]
 SetOption = Annotated[
@@ -113,7 +126,7 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="engine.KEY or faults.KEY, as in a profile's [target]."),
+        typer.Option("--set", metavar="KEY=VALUE", help="engine.KEY or faults.KEY, as in a profile's target table."),
     ] = None,
 ) -> None:
     """Serve the simulated vLLM until interrupted."""

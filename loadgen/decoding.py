@@ -250,9 +250,9 @@ def _range(meta: msgspec.Meta | None) -> str:
     if meta is None:
         return ""
     if meta.ge is not None and meta.le is not None:
-        return f" from {meta.ge:g} to {meta.le:g}"
+        return f" from {meta.ge:.9g} to {meta.le:.9g}"
     bounds = {"of at least": meta.ge, "above": meta.gt, "of at most": meta.le, "below": meta.lt}
-    return "".join(f" {word} {bound:g}" for word, bound in bounds.items() if bound is not None)
+    return "".join(f" {word} {bound:.9g}" for word, bound in bounds.items() if bound is not None)
 
 
 def _listed(values: Any) -> str:

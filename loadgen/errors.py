@@ -43,6 +43,12 @@ class RunFailure(LoadgenError):
     exit_code = ExitCode.INVALID
 
 
+class Interrupted(LoadgenError):
+    """The user ended the run before there was anything to report."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 @contextmanager
 def one_failure() -> Iterator[None]:
     """Let a LoadgenError out as itself where task groups have wrapped it; where there are several, the first."""

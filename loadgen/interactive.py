@@ -94,7 +94,11 @@ async def _heed_signals(
         task_status.started()
         async for _ in signals:
             if halt.reason is None:
-                console.print("stopping: requests in flight are followed to their end; again to cancel them")
+                console.print(
+                    "stopping: requests in flight are followed to their end; again to cancel them"
+                    if halt.begun
+                    else "stopping: the load has not begun"
+                )
             halt.ask("interrupted")
 
 

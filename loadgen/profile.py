@@ -12,6 +12,7 @@ from loadgen.sim.config import SimConfig, SimFaults
 from loadgen.units import NS_PER_MS, NS_PER_SECOND, Duration, Rate
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+TokenCount = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
@@ -84,14 +85,14 @@ Target = HttpTarget | SimTarget
 
 
 class Fixed(_Table, frozen=True, kw_only=True, tag_field="dist", tag="fixed"):
-    value: Positive
+    value: TokenCount
 
 
 class Uniform(_Table, frozen=True, kw_only=True, tag_field="dist", tag="uniform"):
     """Every whole number from `min` to `max`, both included, equally likely."""
 
-    min: Positive
-    max: Positive
+    min: TokenCount
+    max: TokenCount
 
     def __post_init__(self) -> None:
         _ordered(self.min, self.max)
@@ -100,10 +101,10 @@ class Uniform(_Table, frozen=True, kw_only=True, tag_field="dist", tag="uniform"
 class Normal(_Table, frozen=True, kw_only=True, tag_field="dist", tag="normal"):
     """Normal of this mean and standard deviation, rounded, then clamped to [min, max]."""
 
-    mean: Annotated[float, msgspec.Meta(gt=0)]
-    sd: Annotated[float, msgspec.Meta(ge=0)]
-    min: Positive = 1
-    max: Positive | None = None
+    mean: Annotated[float, msgspec.Meta(gt=0, le=1e7)]
+    sd: Annotated[float, msgspec.Meta(ge=0, le=1e7)]
+    min: TokenCount = 1
+    max: TokenCount | None = None
 
     def __post_init__(self) -> None:
         _ordered(self.min, self.max)
@@ -112,10 +113,10 @@ class Normal(_Table, frozen=True, kw_only=True, tag_field="dist", tag="normal"):
 class Lognormal(_Table, frozen=True, kw_only=True, tag_field="dist", tag="lognormal"):
     """Lognormal of this mean and coefficient of variation (before clamping), rounded, then clamped to [min, max]."""
 
-    mean: Annotated[float, msgspec.Meta(gt=0)]
-    cv: Annotated[float, msgspec.Meta(ge=0)]
-    min: Positive = 1
-    max: Positive | None = None
+    mean: Annotated[float, msgspec.Meta(gt=0, le=1e7)]
+    cv: Annotated[float, msgspec.Meta(ge=0, le=100)]
+    min: TokenCount = 1
+    max: TokenCount | None = None
 
     def __post_init__(self) -> None:
         _ordered(self.min, self.max)
@@ -124,7 +125,7 @@ class Lognormal(_Table, frozen=True, kw_only=True, tag_field="dist", tag="lognor
 class Choice(_Table, frozen=True, kw_only=True, tag_field="dist", tag="choice"):
     """One of `values`, equally likely or by `weights`."""
 
-    values: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)]
+    values: Annotated[tuple[TokenCount, ...], msgspec.Meta(min_length=1)]
     weights: tuple[Annotated[float, msgspec.Meta(ge=0)], ...] | None = None
 
     def __post_init__(self) -> None:
@@ -134,7 +135,7 @@ class Choice(_Table, frozen=True, kw_only=True, tag_field="dist", tag="choice"):
 class Histogram(_Table, frozen=True, kw_only=True, tag_field="dist", tag="histogram"):
     """Uniform within the bin [edges[i], edges[i+1]) that is chosen with weight `weights[i]`."""
 
-    edges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)]
+    edges: Annotated[tuple[TokenCount, ...], msgspec.Meta(min_length=2)]
     weights: tuple[Annotated[float, msgspec.Meta(ge=0)], ...]
 
     def __post_init__(self) -> None:
@@ -143,7 +144,7 @@ class Histogram(_Table, frozen=True, kw_only=True, tag_field="dist", tag="histog
         _weighted(self.weights, len(self.edges) - 1, "bins")
 
 
-Lengths = Positive | Fixed | Uniform | Normal | Lognormal | Choice | Histogram
+Lengths = TokenCount | Fixed | Uniform | Normal | Lognormal | Choice | Histogram
 
 
 def _ordered(low: int, high: int | None) -> None:
@@ -330,7 +331,7 @@ class Output(_Table, frozen=True, kw_only=True):
     dir: str = "runs/{name}-{time}"
     formats: tuple[Literal["json", "csv", "html", "hlog"], ...] = ("json", "csv", "html", "hlog")
     records: bool = False
-    """Write `requests.jsonl`, one line a request."""
+    """Write `requests.jsonl`, one line for each request that a worker ended."""
 
 
 class Profile(_Table, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, RunFailure
 from loadgen.metrics.latency_log import write_hlog
 from loadgen.metrics.summarise import summarise
 from loadgen.metrics.summary import Summary
@@ -14,11 +14,15 @@ def remake(directory: Path) -> Summary:
 
     Raises:
         LoadgenError: the directory holds no journal.
+        RunFailure: a file could not be written.
     """
     try:
         summary = summarise(directory)
     except FileNotFoundError:
         raise LoadgenError(f"{directory}: no run lies here (it has no journal)") from None
     write_files(summary, directory, tuple(FORMATS))
-    write_hlog(directory)
+    try:
+        write_hlog(directory)
+    except OSError as error:
+        raise RunFailure(f"cannot write the latency log in {directory}: {error.strerror or error}") from None
     return summary

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import loadgen
 from loadgen.clock import Clock, MonotonicClock
 from loadgen.decoding import encode
-from loadgen.errors import ProfileError, one_failure
+from loadgen.errors import Interrupted, ProfileError, RunFailure, innermost, one_failure
 from loadgen.load.arrivals import Schedule
 from loadgen.load.halt import Halt
 from loadgen.load.producer import Producer
@@ -63,6 +63,7 @@ async def run(
         ProfileError: the profile cannot be run here (a secret's variable is not set, the directory is taken).
         TargetError: the target cannot be loaded; nothing was measured.
         RunFailure: no worker could be started.
+        Interrupted: `halt` was asked for before the load began.
     """
     halt = halt or Halt()
     with one_failure():
@@ -74,15 +75,35 @@ async def run(
         clock = MonotonicClock()
         nonce = workload_nonce(profile.workload)
         profile = _with_nonce(profile, nonce)
-        async with checked_target(profile, clock) as checked:
-            _claim(directory)
-            write_profile(profile, directory / "profile.toml")
-            launcher = LocalLauncher(directory)
-            async with launcher.listening():
-                await measure(profile, checked, launcher, clock, directory, halt=halt, nonce=nonce, watch=watch)
-        summary = summarise(directory)
-        write_files(summary, directory, profile.output.formats)
+        summary: Summary | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_end_what_has_not_begun, halt, tasks.cancel_scope)
+            async with checked_target(profile, clock) as checked:
+                _claim(directory)
+                write_profile(profile, directory / "profile.toml")
+                try:
+                    with one_failure():
+                        launcher = LocalLauncher(directory)
+                        async with launcher.listening():
+                            await measure(
+                                profile, checked, launcher, clock, directory, halt=halt, nonce=nonce, watch=watch
+                            )
+                except RunFailure:
+                    if not halt.begun:
+                        raise
+                    # What ended the run early stands in its journal, and so in the verdict.
+                summary = summarise(directory)
+                write_files(summary, directory, profile.output.formats)
+            tasks.cancel_scope.cancel()
+        if summary is None:
+            raise Interrupted("interrupted before the load began")
         return summary
+
+
+async def _end_what_has_not_begun(halt: Halt, scope: anyio.CancelScope) -> None:
+    await halt.asked()
+    if not halt.begun:
+        scope.cancel()
 
 
 async def measure(
@@ -123,6 +144,7 @@ async def measure(
             fail=lambda why: halt.ask("failure", why),
         )
         async with pool.running():
+            halt.begun = True
             producer = Producer(pool, recorder, clock, halt, lookahead_ns=profile.workers.lookahead)
             async with anyio.create_task_group() as tasks:
                 if watch is not None:
@@ -131,7 +153,7 @@ async def measure(
                 tasks.cancel_scope.cancel()
             exhausted_ns = producer.credits_exhausted_ns
     except BaseException as error:
-        failure = f"{type(error).__name__}: {error}"
+        failure = str(innermost(error)) or type(innermost(error)).__name__
         raise
     finally:
         wall_ns = max(1, clock.now_ns() - began_ns)

@@ -110,15 +110,15 @@ def test_the_body_is_taken_as_it_is() -> None:
             '"concurrency", "offline", "sweep"'),
         (Profile, {"load": 5}, 'load = 5: allowed: a table with kind = "constant", "poisson", "gamma", "ramp", '
             '"steps", "concurrency", "offline", "sweep"'),
-        (Lengths, "many", '"many": allowed: a whole number of at least 1 or a table with dist = "fixed", "uniform", '
+        (Lengths, "many", '"many": allowed: a whole number from 1 to 10000000 or a table with dist = "fixed", "uniform", '  # noqa: E501
             '"normal", "lognormal", "choice", "histogram"'),
-        (Lengths, {"dist": "fixed"}, "value: missing; allowed: a whole number of at least 1"),
-        (Lengths, {"dist": "fixed", "value": 0}, "value = 0: allowed: a whole number of at least 1"),
-        (Lengths, {"dist": "fixed", "value": 1.5}, "value = 1.5: allowed: a whole number of at least 1"),
-        (Lengths, {"dist": "normal", "mean": 0, "sd": 1}, "mean = 0: allowed: a number above 0"),
+        (Lengths, {"dist": "fixed"}, "value: missing; allowed: a whole number from 1 to 10000000"),
+        (Lengths, {"dist": "fixed", "value": 0}, "value = 0: allowed: a whole number from 1 to 10000000"),
+        (Lengths, {"dist": "fixed", "value": 1.5}, "value = 1.5: allowed: a whole number from 1 to 10000000"),
+        (Lengths, {"dist": "normal", "mean": 0, "sd": 1}, "mean = 0: allowed: a number above 0 of at most 10000000"),
         (Lengths, {"dist": "choice", "values": []}, "values = []: allowed: a list of at least 1, each item a whole "
-            "number of at least 1"),
-        (Lengths, {"dist": "choice", "values": [1, "x"]}, 'values[1] = "x": allowed: a whole number of at least 1'),
+            "number from 1 to 10000000"),
+        (Lengths, {"dist": "choice", "values": [1, "x"]}, 'values[1] = "x": allowed: a whole number from 1 to 10000000'),  # noqa: E501
         (Workload, {"seed": True}, "seed = true: allowed: a whole number of at least 0"),
         (Workload, {"seed": 2**70}, "seed = a number beyond 64 bits: allowed: a whole number of at least 0"),
         (Workload, {"cache_bust": 1}, "cache_bust = 1: allowed: true or false"),
@@ -267,6 +267,7 @@ def test_text_that_cannot_be_written_is_refused() -> None:
 
 whole = st.integers(1, 10**6)
 number = st.floats(0.001, 1e6)
+spread = st.floats(0, 100)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 durations = st.integers(1, 10**15).map(Duration)
 rates = number.map(Rate)
@@ -292,7 +293,7 @@ lengths = st.one_of(
     st.builds(Fixed, value=whole),
     bounds.map(lambda b: Uniform(min=b[0], max=b[1])),
     st.builds(lambda b, mean, sd: Normal(mean=mean, sd=sd, min=b[0], max=b[1]), bounds, number, number),
-    st.builds(Lognormal, mean=number, cv=number, min=whole),
+    st.builds(Lognormal, mean=number, cv=spread, min=whole),
     st.lists(whole, min_size=1, max_size=4).flatmap(
         lambda v: st.builds(Choice, values=st.just(tuple(v)), weights=optional(weights(len(v))))
     ),

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "loadgen"
 
-GROUND = {"clock", "units", "errors"}
+GROUND = {"clock", "units", "errors", "processes"}
 FLOORS: list[set[str]] = [
     {"metrics", "sim"},
     {"profile", "decoding"},

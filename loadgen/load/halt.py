@@ -13,6 +13,8 @@ class Halt:
     def __init__(self) -> None:
         self.reason: str | None = None
         self.message: str | None = None
+        self.begun = False
+        """Whether the load has begun; before that there is nothing to drain, and asking ends the run at once."""
         self._asked = anyio.Event()
         self._insisted = anyio.Event()
 

@@ -98,10 +98,10 @@ class WorkerStats(_Entry, frozen=True):
 
 
 class WorkerDeath(_Entry, frozen=True):
-    """A worker process died; `reason` names its signal or exit code."""
+    """A worker process died; `reason` names its signal or exit code. `pid` is None where none is known."""
 
     worker: int
-    pid: int
+    pid: int | None
     reason: str
     jobs_lost: int
 
@@ -207,7 +207,7 @@ def _write_whole(file: BinaryIO, data: bytes) -> None:
 
 
 def _read(path: Path) -> Iterator[Record]:
-    """Records up to the end, or up to one that a kill cut off."""
+    """Records up to the end, or up to one that a kill cut off or a disk spoilt."""
     decode = msgspec.msgpack.Decoder(Record).decode
     with path.open("rb") as file:
         while len(prefix := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
@@ -215,4 +215,8 @@ def _read(path: Path) -> Iterator[Record]:
             body = file.read(length)
             if len(body) < length:
                 return
-            yield decode(body)
+            try:
+                record = decode(body)
+            except msgspec.DecodeError:  # where one record is spoilt, the place of the next is not known
+                return
+            yield record

@@ -271,7 +271,7 @@ def _worker(worker: int, stats: list[WorkerStats], deaths: list[WorkerDeath]) ->
     wall_ns = sum(one.wall_ns for one in processes)
     return WorkerReport(
         worker=worker,
-        pid=last.pid if last is not None else died[-1].pid,
+        pid=last.pid if last is not None else next((death.pid for death in reversed(died) if death.pid), None),
         cpu=sum(one.cpu_ns for one in processes) / wall_ns if wall_ns else 0.0,
         rss_bytes=max((one.rss_bytes for one in processes), default=0),
         restarts=len({one.pid for one in processes} | dead) - 1,

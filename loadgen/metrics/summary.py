@@ -179,7 +179,7 @@ class WorkerReport(msgspec.Struct, frozen=True):
     """What one worker cost. `cpu` is its share of one core over the run, `deaths` how each of its processes died."""
 
     worker: int
-    pid: int
+    pid: int | None
     cpu: float
     rss_bytes: int
     restarts: int

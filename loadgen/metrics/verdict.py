@@ -65,6 +65,8 @@ def judge(
         warnings.append("The run was killed before its end: later stages may be missing.")
     elif end.interrupted:
         warnings.append("The run was interrupted: it covers what was measured up to then.")
+    if not findings:
+        reasons.append("Nothing was measured: no stage began.")
     if slo is not None:
         warnings += [_undecided(check) for check in slo.checks if check.outcome == UNDECIDED]
     return Verdict(valid=not reasons, reasons=reasons, warnings=warnings, slo=slo)
@@ -89,6 +91,9 @@ def _reasons(finding: Finding) -> Iterator[str]:
         yield "cut off before its end: which requests were outstanding is not known, and the slowest are missing"
     if books.ended != books.intended:
         yield f"the books do not balance: {books.intended} requests were intended and {books.ended} are accounted for"
+    for name, latency in stage.latency_seconds.named().items():
+        if latency.min < 0:
+            yield f"{name} goes down to {latency.min:.3g} s: an instant lies before the one it is measured from"
     if not finding.judged:
         return
     bound = lateness_bound(stage)
@@ -96,7 +101,8 @@ def _reasons(finding: Finding) -> Iterator[str]:
     blame = _bottleneck(finding)
     if lateness is not None and lateness.p99 > bound:
         yield f"{_exceeds('lateness', lateness.p99, bound)}: requests were sent late; {blame}"
-    due = stage.window.books.intended - finding.excused
+    # Where a number of requests ends the window, the last of them is due at that very instant.
+    due = stage.window.books.intended - finding.excused - (stage.ended_by == "requests")
     if stage.window.sent < SENT_SHARE * due:
         yield (
             f"only {stage.window.sent} of {due} requests intended in the window were sent within it"

@@ -60,7 +60,7 @@ def _figure(data: list[Trace], xaxis: dict[str, Any], yaxis: dict[str, Any], **l
 
 def _seconds(traces: list[Trace]) -> dict[str, Any]:
     """A logarithmic axis of times with its ticks at 1, 2 and 5, or at 1 alone where it spans many decades."""
-    values = [y for trace in traces for y in trace["y"] if y and trace.get("visible") != "legendonly"]
+    values = [y for trace in traces for y in trace["y"] if y and y > 0 and trace.get("visible") != "legendonly"]
     decades = math.log10(max(values) / min(values)) if values else 1.0
     digits = (1, 1.5, 2, 3, 4, 5, 7) if decades < 0.8 else (1, 2, 5) if decades < 3.5 else (1,)
     ticks = [digit * 10.0**exponent for exponent in range(-6, 4) for digit in digits]

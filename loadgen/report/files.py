@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, RunFailure
 from loadgen.metrics.summary import PERCENTILES, SCHEMA, Latencies, Latency, Stage, Summary
 from loadgen.report.tables import is_sufficient
 
@@ -50,18 +50,21 @@ def write_files(summary: Summary, directory: Path, formats: Iterable[str]) -> li
 
     Raises:
         ValueError: a format is unknown; nothing was written.
-        OSError: a file could not be written.
+        RunFailure: a file could not be written.
     """
     wanted = set(formats)
     if unknown := wanted - FORMATS.keys():
         raise ValueError(f"unknown report formats {sorted(unknown)}: known are {', '.join(FORMATS)}")
-    directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, report in FORMATS.items():
-        if name in wanted and report is not None:
-            path = directory / report.file
-            write_atomically(path, report.content(summary))
-            written.append(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, report in FORMATS.items():
+            if name in wanted and report is not None:
+                path = directory / report.file
+                write_atomically(path, report.content(summary))
+                written.append(path)
+    except OSError as error:
+        raise RunFailure(f"cannot write the report in {directory}: {error.strerror or error}") from None
     return written
 
 

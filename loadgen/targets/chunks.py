@@ -6,7 +6,7 @@ no guess: where what stands in the frame is the inside of one JSON string, nothi
 """
 
 import re
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -55,9 +55,13 @@ class _Choice(msgspec.Struct):
     token_ids: list[Any] | None = None
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+"""A number of tokens. What a server says beyond that is no count, and would spoil every sum it enters."""
+
+
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
 
 
 class _Chunk(msgspec.Struct):

@@ -31,6 +31,9 @@ _MIN_SECRET: Final = 4
 """Shorter values keep no secret, and cutting them out would spoil a message."""
 _MAX_REFUSAL: Final = 1 << 16
 """Bytes of an error's body that are read for its words."""
+_MAX_EVENT: Final = 1 << 22
+_MAX_BODY: Final = 1 << 26
+"""Bytes of one event and of one whole answer that are kept; a server that sends more has lost its way."""
 _END_GRACE_SECONDS: Final = 0.25
 """How long the end of the body may come after the end marker, so that the connection can be kept."""
 
@@ -213,6 +216,8 @@ class HttpSession:
                     break
                 exchange.reads += 1
                 reader.take(parser.feed(data, instant_ns))
+                if parser.pending_bytes > _MAX_EVENT:
+                    raise TransportError(PROTOCOL, f"an event of more than {_MAX_EVENT:,} bytes")
         except TransportError as error:
             broken = error
             instant_ns = self._now_ns()
@@ -285,11 +290,15 @@ async def open_http(
 async def _read_all(answer: Answer) -> tuple[bytes, int]:
     """The whole body, and the number of reads that brought it."""
     parts: list[bytes] = []
+    size = 0
     while True:
         _, data = await answer.read()
         if not data:
             return b"".join(parts), len(parts)
         parts.append(data)
+        size += len(data)
+        if size > _MAX_BODY:
+            raise TransportError(PROTOCOL, f"an answer of more than {_MAX_BODY:,} bytes")
 
 
 async def _read_rest(answer: Answer) -> None:

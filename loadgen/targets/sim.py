@@ -13,6 +13,7 @@ import msgspec
 from loadgen.clock import Clock
 from loadgen.errors import TargetError
 from loadgen.metrics.outcome import Exchange
+from loadgen.processes import end_process
 from loadgen.profile import HttpTarget, SimTarget
 from loadgen.sim import tokenizer
 from loadgen.sim.driver import make_engine
@@ -24,7 +25,6 @@ from loadgen.workload.request import Request
 UNASKED_OUTPUT_TOKENS: Final = 64
 """What the model in a worker answers where no length is asked for."""
 _START_SECONDS: Final = 30
-_END_SECONDS: Final = 5
 
 
 class Lengths(NamedTuple):
@@ -100,7 +100,7 @@ async def embedded_server(target: SimTarget) -> AsyncIterator[HttpTarget]:
             stderr=errors,
             start_new_session=True,
         )
-        async with process:
+        try:
             assert process.stdin is not None
             assert process.stdout is not None
             await process.stdin.send(msgspec.json.encode(settings) + b"\n")
@@ -113,9 +113,11 @@ async def embedded_server(target: SimTarget) -> AsyncIterator[HttpTarget]:
                 words = errors.read().decode(errors="replace").strip().splitlines()
                 raise TargetError(f"the simulated server did not start: {words[-1] if words else 'no word'}") from None
             yield HttpTarget(url=f"http://127.0.0.1:{port}", stream=target.stream, timeout=target.timeout)
-            await process.stdin.aclose()
-            with anyio.move_on_after(_END_SECONDS):
-                await process.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                if process.stdin is not None:
+                    await process.stdin.aclose()
+            await end_process(process)
 
 
 def _count(request: Request) -> int:

@@ -34,6 +34,11 @@ class EventParser:
         """Whether bytes are held that belong to an event not yet complete."""
         return bool(self._pending.strip(b"\n"))
 
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes are held of an event that is not yet complete."""
+        return len(self._pending)
+
     def feed(self, data: bytes, instant_ns: int) -> list[Event]:
         """Take one read's bytes and return the events that it completed, in order, each with this read's instant."""
         if self._at_start:

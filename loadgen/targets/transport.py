@@ -137,35 +137,35 @@ async def open_transport(connect_timeout: Duration, verify_tls: bool, clock: Clo
 
 
 class _Call:
-    """What the connector tells about the connection of one request."""
+    """What the connector tells about the connection of one request.
 
-    __slots__ = ("connect_ns", "protocol", "was_kept")
+    The stamp is the call's and not the connection's: the connection may serve the next request before the reader of
+    this one's last bytes has come to look at their instant.
+    """
+
+    __slots__ = ("connect_ns", "instant_ns", "was_kept")
 
     def __init__(self) -> None:
         self.connect_ns: int | None = None
-        self.protocol: _StampedProtocol | None = None
+        self.instant_ns = 0
+        """When bytes of the answer last came; 0 where none did."""
         self.was_kept = False
-
-    @property
-    def instant_ns(self) -> int:
-        """When bytes last came over the connection since it was taken; 0 where none did."""
-        return self.protocol.instant_ns if self.protocol is not None else 0
 
 
 _current: ContextVar[_Call] = ContextVar("current call")
 
 
 class _StampedProtocol(ResponseHandler):
-    """A connection that keeps the instant of its last read."""
+    """A connection that tells the call it serves the instant of each read."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_ns: Callable[[], int]) -> None:
         super().__init__(loop)
         self._now_ns = now_ns
-        self.instant_ns = 0
+        self.call = _Call()
 
     def data_received(self, data: bytes) -> None:
         if data:  # aiohttp itself comes with none when it goes on with what it holds
-            self.instant_ns = self._now_ns()
+            self.call.instant_ns = self._now_ns()
         super().data_received(data)
 
 
@@ -183,8 +183,7 @@ class _Connector(aiohttp.TCPConnector):
         connection = await super().connect(*args, **named)
         protocol = connection.protocol
         assert isinstance(protocol, _StampedProtocol)
-        protocol.instant_ns = 0
-        call.protocol = protocol
+        protocol.call = call
         call.was_kept = call.connect_ns is None
         return connection
 

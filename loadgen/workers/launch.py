@@ -6,11 +6,10 @@ Either way a launched worker is an `Incarnation`: a channel that has said Hello,
 import hmac
 import os
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,15 +18,22 @@ from anyio.abc import Process, SocketAttribute, SocketStream
 from anyio.streams.stapled import MultiListener
 
 from loadgen.clock import Clock
-from loadgen.errors import RunFailure
+from loadgen.errors import RunFailure, one_failure
+from loadgen.processes import end_process, how_it_ended
 from loadgen.workers.channel import Channel, ChannelClosed, SocketChannel, memory_channels
 from loadgen.workers.messages import Hello
 from loadgen.workers.worker import ADDRESS_ENV, TOKEN_ENV, WORKER_ENV, run_worker
 
 _HELLO_SECONDS: Final = 60
 _GREETING_SECONDS: Final = 5
-_EXIT_SECONDS: Final = 10
-_LOG_TAIL_BYTES: Final = 2000
+
+
+class NotStarted(RunFailure):
+    """A worker process that ended, or said nothing, before its Hello."""
+
+    def __init__(self, message: str, pid: int) -> None:
+        super().__init__(message)
+        self.pid = pid
 
 
 class Incarnation(Protocol):
@@ -44,7 +50,7 @@ class Launcher(Protocol):
     """Starts workers. An incarnation left behind by its context has been ended."""
 
     def launch(self, worker: int) -> AbstractAsyncContextManager[Incarnation]:
-        """Start worker number `worker` and wait for its Hello. Raises RunFailure where none comes."""
+        """Start worker number `worker` and wait for its Hello. Raises NotStarted where none comes."""
 
 
 class _LocalIncarnation:
@@ -114,23 +120,23 @@ class LocalLauncher:
                 with anyio.CancelScope(shield=True):
                     await channel.aclose()
         finally:
-            with anyio.CancelScope(shield=True):
-                await end_process(process)
+            await end_process(process)
             if log.exists() and log.stat().st_size == 0:
                 log.unlink()
 
     async def _hello_of(self, worker: int, process: Process, log: Path) -> Channel:
-        with anyio.move_on_after(_HELLO_SECONDS):
+        with anyio.move_on_after(_HELLO_SECONDS), one_failure():
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._fail_on_exit, worker, process, log)
                 while worker not in self._arrived:
                     await self._arrival.wait()
                 tasks.cancel_scope.cancel()
             return self._arrived.pop(worker)
-        raise RunFailure(f"worker {worker} did not report within {_HELLO_SECONDS} s of its start")
+        raise NotStarted(f"worker {worker} did not report within {_HELLO_SECONDS} s of its start", process.pid)
 
     async def _fail_on_exit(self, worker: int, process: Process, log: Path) -> None:
-        raise RunFailure(f"worker {worker} did not start: {how_it_ended(await process.wait(), log)}")
+        how = how_it_ended(await process.wait(), log)
+        raise NotStarted(f"worker {worker} did not start: {how}", process.pid)
 
 
 class InlineLauncher:
@@ -168,21 +174,3 @@ class _InlineIncarnation:
     async def ended(self) -> str:
         await self.gone.wait()
         return "its task ended"
-
-
-async def end_process(process: Process) -> None:
-    """See to it that a process ends: wait a little, then terminate, then kill it."""
-    for stop in (None, process.terminate, process.kill):
-        if process.returncode is None and stop is not None:
-            with suppress(ProcessLookupError):  # it ended by itself meanwhile
-                stop()
-        with anyio.move_on_after(_EXIT_SECONDS):
-            await process.wait()
-            return
-
-
-def how_it_ended(returncode: int, log: Path) -> str:
-    """An exit status in words, with the last line that the process logged."""
-    words = f"signal {signal.Signals(-returncode).name}" if returncode < 0 else f"exit code {returncode}"
-    tail = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip() if log.exists() else ""
-    return f"{words}; its last words: {tail.splitlines()[-1]}" if tail else words

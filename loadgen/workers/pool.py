@@ -14,13 +14,13 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from loadgen.clock import Clock
-from loadgen.errors import RunFailure, TargetError
+from loadgen.errors import RunFailure, TargetError, one_failure
 from loadgen.metrics.journal import WorkerDeath
 from loadgen.metrics.outcome import LOST
 from loadgen.metrics.recorder import Recorder
 from loadgen.units import NS_PER_SECOND
 from loadgen.workers.channel import Channel, ChannelClosed
-from loadgen.workers.launch import Incarnation, Launcher
+from loadgen.workers.launch import Incarnation, Launcher, NotStarted
 from loadgen.workers.messages import (
     Cancel,
     Failed,
@@ -41,6 +41,8 @@ from loadgen.workers.messages import (
 _READY_SECONDS: Final = 600
 """For opening the target in a worker: an engine loads its model then."""
 _FINISH_SECONDS: Final = 15
+_SILENCE_SECONDS: Final = 20
+"""A worker sends a snapshot four times a second; one that says nothing for so long hangs."""
 _STOP_GRACE_NS: Final = 15 * NS_PER_SECOND
 """How long after a drain a worker may take to say that its stage is over before it is taken for hung."""
 
@@ -184,25 +186,34 @@ class Pool:
 
     async def _supervise(self, worker: int) -> None:
         for life in range(self._max_restarts + 1):
-            async with self._launcher.launch(worker) as incarnation:
-                port = await self._set_up(worker, incarnation, restarted=life > 0)
-                if port is not None:
-                    await self._listen(port)
-                if self._finishing:
-                    break
-                reason = await self._ending_of(incarnation)
-                if port is not None and port in self.ports:
-                    self._bury(port, reason)
-        if self._finishing:
-            self.ports = [port for port in self.ports if port.worker != worker]
-            self._notify()
-            return
+            try:
+                with one_failure():
+                    await self._live(worker)
+            except (RunFailure, TargetError) as error:
+                if life == 0:
+                    raise
+                pid = error.pid if isinstance(error, NotStarted) else None
+                self._recorder.worker_died(WorkerDeath(worker, pid, str(error), 0))
+            if self._finishing:
+                self.ports = [port for port in self.ports if port.worker != worker]
+                self._notify()
+                return
         self._alive -= 1
         if self._alive == 0:
             self._fail("no worker is left: each died more often than workers.max_restarts allows")
         self._notify()
 
-    async def _set_up(self, worker: int, incarnation: Incarnation, *, restarted: bool) -> Port | None:
+    async def _live(self, worker: int) -> None:
+        """One life of a worker, from its start to its end, however that comes."""
+        async with self._launcher.launch(worker) as incarnation:
+            port = await self._set_up(worker, incarnation)
+            silent = await self._listen(port)
+            if self._finishing:
+                return
+            if port in self.ports:  # else it has been buried already
+                self._bury(port, silent or await self._ending_of(incarnation))
+
+    async def _set_up(self, worker: int, incarnation: Incarnation) -> Port:
         channel = incarnation.channel
         try:
             await channel.send(self._setups[worker])
@@ -211,33 +222,50 @@ class Pool:
         except TimeoutError:
             raise RunFailure(f"worker {worker} did not open its target within {_READY_SECONDS} s") from None
         except ChannelClosed:
-            if restarted:
-                return None
-            raise RunFailure(f"worker {worker} ended while it opened its target: {await incarnation.ended()}") from None
+            how = await self._ending_of(incarnation)
+            raise NotStarted(f"worker {worker} ended while it opened its target: {how}", incarnation.pid) from None
         if isinstance(answer, Failed):
             raise TargetError(answer.reason)
         assert isinstance(answer, Ready)
         port = Port(worker, channel, incarnation.pid, answer.credits)
-        for stage, start in self._stages.items():
-            await self._send(port, start(worker, self._clock.now_ns()))
-            if stage in self._stop_messages:
-                await self._send(port, self._stop_messages[stage])
+        await self._tell_of_stages(port)
         self.ports.append(port)
         self._notify()
         return port
+
+    async def _tell_of_stages(self, port: Port) -> None:
+        """Tell a worker of the stages under way, those included that begin or stop meanwhile."""
+        begun: set[int] = set()
+        stopped: set[int] = set()
+        while True:
+            begin = self._stages.keys() - begun
+            stop = self._stages.keys() & self._stop_messages.keys() - stopped
+            if not begin and not stop:
+                return
+            for stage in begin:
+                await self._send(port, self._stages[stage](port.worker, self._clock.now_ns()))
+                begun.add(stage)
+            for stage in stop & begun:
+                await self._send(port, self._stop_messages[stage])
+                stopped.add(stage)
 
     async def _ending_of(self, incarnation: Incarnation) -> str:
         with anyio.move_on_after(_FINISH_SECONDS):
             return await incarnation.ended()
         return "its connection ended, but not its process"
 
-    async def _listen(self, port: Port) -> None:
+    async def _listen(self, port: Port) -> str | None:
+        """Hear a worker until its channel ends; returns what to say of one that hangs, None of one that is gone."""
         try:
             while True:
-                self._hear(port, await port.channel.receive())
+                with anyio.fail_after(_SILENCE_SECONDS):
+                    message = await port.channel.receive()
+                self._hear(port, message)
                 self._notify()
         except ChannelClosed:
-            return
+            return None
+        except TimeoutError:
+            return f"it said nothing for {_SILENCE_SECONDS} s and was ended"
 
     def _hear(self, port: Port, message: Message) -> None:
         match message:
@@ -278,7 +306,8 @@ class Pool:
             elif stop is None or job.intended_ns <= stop.stop_ns:
                 lost[job.stage].append(job.intended_ns)
         for stage, intended_ns in lost.items():
-            self._recorder.book(stage, LOST, intended_ns)
+            # Not excused: some of them were never sent, and that is the generator's doing.
+            self._recorder.book(stage, LOST, intended_ns, queued=False)
         count = sum(map(len, lost.values()))
         self._recorder.worker_died(WorkerDeath(port.worker, port.pid, reason, count))
         self._notify()
@@ -288,7 +317,7 @@ class Pool:
         self.requeued = [job for job in self.requeued if job.stage != stop.stage]
         lost = [job.intended_ns for job in ours if job.intended_ns is not None and job.intended_ns <= stop.stop_ns]
         if lost:
-            self._recorder.book(stop.stage, LOST, lost)
+            self._recorder.book(stop.stage, LOST, lost, queued=False)
 
     async def _finish(self, tasks: TaskGroup) -> None:
         self._finishing = True

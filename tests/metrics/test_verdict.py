@@ -70,7 +70,7 @@ def test_without_a_busy_process_the_machine_is_suspected(verdict: Any) -> None:
 
 
 def test_offline_is_exempt_from_lateness(build: Any, verdict: Any) -> None:
-    assert verdict(late=0.5, meta=build.meta(kind="offline", judged=False)).valid
+    assert verdict(late=0.05, meta=build.meta(kind="offline", judged=False)).valid
 
 
 def test_requests_that_had_a_slot_and_were_not_sent_invalidate(build: Any, verdict: Any) -> None:

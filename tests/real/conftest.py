@@ -30,6 +30,7 @@ SERVER_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # without it vLLM overrides `uni` on a CPU
 }
 
 # `uni`: the model runs in the engine's own process, one process fewer to share the cores with.

@@ -364,3 +364,21 @@ async def test_a_secret_is_seen_nowhere(monkeypatch, caplog):
             shown += [repr(sender), repr(prepared), repr(exchange)]
         assert exchange.message == "Incorrect API key provided: ***"
     assert SECRET[3:] not in "".join(shown) + caplog.text
+
+
+# --- answers without measure ------------------------------------------------------------------------------------------
+
+
+async def test_an_event_without_an_end_fails_before_it_fills_the_memory():
+    exchange = await exchanged(STREAM_HEAD, *[chunk(b"data: " + b"x" * (1 << 20))] * 6)
+    assert exchange.failure == "protocol"
+    assert "an event of more than" in exchange.message
+
+
+@pytest.mark.parametrize("count", [-1, 2**31 + 1, 2**63 - 1, 10**20])
+async def test_a_count_of_tokens_that_is_none_fails_the_request(count):
+    exchange = await exchanged(
+        STREAM_HEAD, chunk(ROLE, token("a")), chunk(last_token("b")), chunk(usage(7, count)), chunk(DONE), STREAM_END
+    )
+    assert exchange.failure == "protocol"
+    assert exchange.output_tokens is None

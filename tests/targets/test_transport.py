@@ -93,6 +93,22 @@ async def test_an_instant_is_that_of_the_arrival_and_not_of_the_reading():
     assert late_ns - second_ns > 10 * NS_PER_MS
 
 
+async def test_an_instant_stays_that_of_its_own_request_when_the_connection_serves_the_next_one():
+    # The whole first answer has come, so that its connection is free, and is in use again, before its reader looks.
+    async with serving(answering(STREAM_HEAD + chunk(b"a") + STREAM_END)) as server, transport() as sender:
+        first = await sender.open("POST", URL(server.url), {}, b"", Exchange())
+        await anyio.sleep(0.05)
+        between_ns = time.monotonic_ns()
+        second = await sender.open("POST", URL(server.url), {}, b"", Exchange())
+        first_ns, data = await first.read()
+        second_ns, _ = await second.read()
+        first.close()
+        second.close()
+    assert [seen.connection for seen in server.seen] == [0, 0]
+    assert data == b"a"
+    assert 0 < first_ns < between_ns < second_ns
+
+
 async def test_a_kept_connection_that_the_server_closed_is_no_failure():
     # The server closes the first connection without a word when it is used again, as if it had been idle too long.
     async def respond(seen, writer):

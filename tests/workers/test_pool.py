@@ -4,8 +4,9 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
-from loadgen.profile import Concurrency, Constant, Fixed, Profile, SimTarget, Workers, Workload
+from loadgen.profile import Concurrency, Constant, Fixed, Offline, Profile, SimTarget, Workers, Workload
 from loadgen.sim.config import SimFaults
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 from loadgen.workers.launch import InlineLauncher
@@ -120,3 +121,61 @@ def test_a_worker_that_dies_while_the_stage_drains_loses_what_it_had(run_virtual
     assert stage.books.intended == 200
     assert stage.books.lost > 0
     assert stage.books.completed == 200 - stage.books.lost
+
+
+class Hanging(InlineLauncher):
+    """Workers of which the first to be numbered `worker` falls silent at an instant, without ending."""
+
+    def __init__(self, clock, worker: int, instant: float) -> None:
+        super().__init__(clock)
+        self._hung = {worker: instant}
+
+    @asynccontextmanager
+    async def launch(self, worker: int):
+        async with super().launch(worker) as incarnation:
+            if worker in self._hung:
+                incarnation.channel = Silent(incarnation.channel, self._hung.pop(worker))
+            yield incarnation
+
+
+class Silent:
+    """A channel from which nothing comes after an instant."""
+
+    def __init__(self, channel, instant: float) -> None:
+        self._channel = channel
+        self._instant = instant
+
+    async def send(self, message) -> None:
+        await self._channel.send(message)
+
+    async def receive(self):
+        message = await self._channel.receive()
+        if anyio.current_time() >= self._instant:
+            await anyio.sleep_forever()
+        return message
+
+    async def aclose(self) -> None:
+        await self._channel.aclose()
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        Constant(rate=Rate(20), duration=seconds(60)),
+        Concurrency(concurrency=10, requests=400),
+        Concurrency(concurrency=10, duration=seconds(60)),
+        Offline(requests=400),
+    ],
+    ids=["open", "closed-requests", "closed-duration", "offline"],
+)
+def test_a_worker_that_hangs_is_ended_and_named_and_hides_nothing(run_virtually, load):
+    plan = profile(load, max_restarts=1)
+    plan = replace(plan, workers=replace(plan.workers, max_inflight=20))
+    summary = run_virtually(plan, launcher=lambda clock: Hanging(clock, 1, 5.0))
+    (stage,) = summary.stages
+    assert_balanced(summary)
+    assert stage.books.lost > 0
+    assert any("said nothing for" in warning for warning in summary.verdict.warnings)
+    # Where more than 1 % of the window was lost, the numbers do not cover the load that was asked for.
+    covered = stage.books.lost <= 0.01 * stage.books.intended
+    assert summary.verdict.valid == (covered or stage.kind == "offline")
