@@ -266,3 +266,45 @@ def test_a_taken_port_of_the_simulator_is_told_in_one_line():
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert port in done.stderr
+
+
+def child_of(process: subprocess.Popen, module: str) -> psutil.Process:
+    """The child process that runs a module, once it is there."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and process.poll() is None:
+        for child in psutil.Process(process.pid).children():
+            if module in child.cmdline():
+                return child
+        time.sleep(0.05)
+    raise AssertionError(f"{module} did not come; exit code {process.poll()}")
+
+
+def test_ctrl_c_before_the_load_has_begun_ends_at_once(tmp_path):
+    with (
+        simulated_server(silent_after=0) as server,
+        subprocess.Popen(
+            command(tmp_path / "run", "constant", "--target", server.url), stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        while server.stats()["total_requests"] == 0:  # the trial request is under way
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 5  # and not the ten seconds of the trial
+
+
+def test_an_embedded_server_that_hangs_costs_the_run_no_report(tmp_path):
+    folder = tmp_path / "run"
+    options = ["--rate", "10", "--duration", "3s", *sets(load__drain="2s"), *SHORT]
+    with subprocess.Popen(command(folder, "constant", *options), stdout=subprocess.PIPE, text=True) as process:
+        workers_of(process, 1)
+        server = child_of(process, "loadgen.sim.server")
+        time.sleep(1)
+        server.send_signal(signal.SIGSTOP)
+        process.communicate(timeout=60)
+    books = read_summary(folder).stages[0].books
+    assert books.ended == books.intended == 30
+    assert books.unfinished > 0
+    assert not server.is_running()
