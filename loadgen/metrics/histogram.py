@@ -342,5 +342,8 @@ class Histogram:
 
     def encode(self) -> str:
         """The counts as a compressed V2 histogram in base64 (`HISTFAAA...`), for any port of HdrHistogram."""
-        blob: bytes = self.to_hdr().encode()
+        hdr = self.to_hdr()
+        blob: bytes = hdr.encode()
+        # The library's histogram and its encoder hold each other: 200 kB that would wait for the garbage collector.
+        hdr.encoder.histogram = None
         return blob.decode("ascii")
