@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.workers.sizing import choose_processes, ensure_descriptors, slot_shares, usable_cpus
+from loadgen.workers.sizing import choose_processes, slot_shares, usable_cpus
 
 
 def test_fifty_slots_over_three_workers_are_17_17_16():
