@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import msgspec
 
 from loadgen.metrics.outcome import Exchange
-from loadgen.workload.request import Request
+from loadgen.workload.request import Request, Tokenization
 
 
 class TargetInfo(msgspec.Struct, frozen=True):
@@ -23,8 +23,22 @@ class TargetInfo(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+class Opening(msgspec.Struct, frozen=True):
+    """What only the worker that holds the target can find out, as it opens it; the parent is told."""
+
+    info: TargetInfo
+    tokenization: Tokenization
+    start_ns: int
+    """How long the start took, a length."""
+    memory_bytes: int
+    """Resident memory of the worker and of all processes below it, after the start."""
+
+
 class Target(Protocol):
     """One worker's hold on what it loads: an HTTP session, an engine, or a simulated engine."""
+
+    opening: Opening | None
+    """None where the check before the load found out all there is."""
 
     def prepare(self, request: Request) -> Any:
         """Render a request ahead of its due time. Pure; does no I/O."""
@@ -35,3 +49,7 @@ class Target(Protocol):
         Sets `exchange.end_ns` at the end, and `exchange.failure` where the request failed; it raises only on
         cancellation, and then leaves in `exchange` what was seen so far.
         """
+
+    async def watch(self) -> str:
+        """Wait until the target is gone for good, and return why, in a line. Requests in flight then end by themselves,
+        as failed; the worker ends, and is started again with a target of its own."""

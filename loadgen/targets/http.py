@@ -16,7 +16,7 @@ from loadgen import profile
 from loadgen.clock import Clock
 from loadgen.errors import TargetError
 from loadgen.metrics.outcome import Exchange
-from loadgen.targets.base import TargetInfo
+from loadgen.targets.base import Opening, TargetInfo
 from loadgen.targets.chunks import DISCONNECT, PROTOCOL, ChunkReader, read_whole
 from loadgen.targets.sse import EventParser
 from loadgen.targets.transport import Answer, Transport, TransportError, open_transport
@@ -100,6 +100,8 @@ class Reply(msgspec.Struct, frozen=True):
 class HttpSession:
     """One worker's connections to a server that speaks the OpenAI API as vLLM does (a `targets.base.Target`)."""
 
+    opening: Opening | None = None
+
     def __init__(
         self,
         transport: Transport,
@@ -159,6 +161,7 @@ class HttpSession:
         before the cancellation the answer had been complete.
         """
         exchange.streamed = self._stream
+        exchange.request_id = prepared.request_id
         headers = self._headers.copy()
         headers.setdefault("X-Request-Id", prepared.request_id)
         try:
@@ -173,6 +176,10 @@ class HttpSession:
             await self._follow(answer, exchange)
         finally:
             answer.close()
+
+    async def watch(self) -> str:
+        await anyio.sleep_forever()  # a server that is gone is told by each request
+        return ""
 
     async def fetch(self, method: str, url: URL, payload: Any = None) -> Reply:
         """Ask the server something beside the load, with the session's own headers; secrets are cut from the answer.

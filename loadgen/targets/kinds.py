@@ -29,7 +29,8 @@ class Checked(msgspec.Struct, frozen=True):
 
     profile: Profile
     info: TargetInfo
-    tokenization: Tokenization
+    tokenization: Tokenization | None
+    """None where the workers' opened targets tell."""
 
 
 @asynccontextmanager

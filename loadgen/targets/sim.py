@@ -19,8 +19,8 @@ from loadgen.sim import tokenizer
 from loadgen.sim.driver import make_engine
 from loadgen.sim.engine import Engine
 from loadgen.sim.server import ServerSettings
-from loadgen.targets.base import TargetInfo
-from loadgen.workload.request import Request
+from loadgen.targets.base import Opening, TargetInfo
+from loadgen.workload.request import Request, text_of
 
 UNASKED_OUTPUT_TOKENS: Final = 64
 """What the model in a worker answers where no length is asked for."""
@@ -36,6 +36,8 @@ class Lengths(NamedTuple):
 
 class SimSession:
     """The model in the worker; each worker has one of its own. Runs on asyncio and trio, in real or virtual time."""
+
+    opening: Opening | None = None
 
     def __init__(self, engine: Engine, clock: Clock, *, stream: bool) -> None:
         self._engine = engine
@@ -67,6 +69,10 @@ class SimSession:
                 exchange.end_ns = now_ns if delta.finished else None
         exchange.output_tokens = tokens
         exchange.finish_reason = "length"
+
+    async def watch(self) -> str:
+        await anyio.sleep_forever()
+        return ""
 
 
 @asynccontextmanager
@@ -122,7 +128,7 @@ async def embedded_server(target: SimTarget) -> AsyncIterator[HttpTarget]:
 
 def _count(request: Request) -> int:
     if request.messages is not None:
-        return tokenizer.count_chat([(message.role, message.content) for message in request.messages])
+        return tokenizer.count_chat([(m.role, text_of(m)) for m in request.messages])
     if isinstance(request.prompt, str):
         return tokenizer.count(request.prompt)
     return len(request.prompt or ())

@@ -7,7 +7,7 @@ import msgspec
 from loadgen.metrics.fold import StageDelta
 from loadgen.metrics.journal import WorkerStats
 from loadgen.metrics.outcome import Grid
-from loadgen.targets.base import TargetInfo
+from loadgen.targets.base import Opening, TargetInfo
 from loadgen.workload.request import Tokenization
 
 
@@ -24,7 +24,8 @@ class Setup(_Message, frozen=True):
     profile: dict[str, Any]
     """As `decoding.encode` made it; secrets are only named in it."""
     info: TargetInfo
-    tokenization: Tokenization
+    tokenization: Tokenization | None
+    """None where it is the opened target that tells."""
     nonce: int
     slots: int
     """This worker's share of `max_inflight`."""
@@ -88,12 +89,21 @@ class Ready(_Message, frozen=True):
     """The target is open; jobs may come. `credits` is how many."""
 
     credits: int
+    opening: Opening | None = None
 
 
 class Failed(_Message, frozen=True):
     """The target could not be opened; the worker ends."""
 
     reason: str
+
+
+class Gone(_Message, frozen=True):
+    """The target is gone for good, and the worker ends. What was in flight has been told as failed; `unsent` are the
+    jobs, by stage, that were not: they go to others."""
+
+    reason: str
+    unsent: dict[int, list[int]]
 
 
 class Grant(_Message, frozen=True):
@@ -131,5 +141,5 @@ class Stopped(_Message, frozen=True):
 
 
 ToWorker = Setup | StageStart | Jobs | Stop | Cancel | Finish
-FromWorker = Hello | Ready | Failed | Grant | Started | Snapshot | Returned | Stopped
+FromWorker = Hello | Ready | Failed | Gone | Grant | Started | Snapshot | Returned | Stopped
 Message = ToWorker | FromWorker

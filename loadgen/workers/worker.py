@@ -61,7 +61,10 @@ class Worker:
         self._clock = clock
         self._profile = profile
         self._credits = setup.slots + setup.room
-        self._workload = make_workload(profile.workload, setup.tokenization, setup.nonce)
+        self._opening = target.opening
+        tokenization = self._opening.tokenization if self._opening is not None else setup.tokenization
+        assert tokenization is not None
+        self._workload = make_workload(profile.workload, tokenization, setup.nonce)
         self._dispatcher = Dispatcher(target, clock, slots=setup.slots, timeout_ns=profile.target.timeout)
         self._vitals = vitals
         self._closed_loop = False
@@ -73,7 +76,7 @@ class Worker:
             tasks.start_soon(self._grant_forever)
             tasks.start_soon(self._snapshot_forever)
             tasks.start_soon(self._probe_lag)
-            await self._channel.send(Ready(self._credits))
+            await self._channel.send(Ready(self._credits, self._opening))
             await self._obey()
             tasks.cancel_scope.cancel()
 

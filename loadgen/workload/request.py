@@ -1,13 +1,49 @@
 """What one request says, before any target gives it a body."""
 
+from typing import Any
+
 import msgspec
 
 
+class Text(msgspec.Struct, frozen=True):
+    """A piece of text among other parts of a message."""
+
+    text: str
+
+
+class Image(msgspec.Struct, frozen=True):
+    """An image: the bytes of a file, base64 or a data URI of them, the path of a file, or an image of Pillow's."""
+
+    source: Any
+
+
+class Audio(msgspec.Struct, frozen=True):
+    """Sound: the bytes of a file, base64 or a data URI of them, or the path of a file."""
+
+    source: Any
+
+
+class Video(msgspec.Struct, frozen=True):
+    """A video, which no target takes; it is refused in words and not passed over."""
+
+    source: Any
+
+
+Part = Text | Image | Audio | Video
+
+
 class Message(msgspec.Struct, frozen=True):
-    """One turn of a conversation: `role` is `system`, `user` or `assistant`."""
+    """One turn of a conversation: `role` is `system`, `user` or `assistant`; its content is text, or parts in order."""
 
     role: str
-    content: str
+    content: str | tuple[Part, ...]
+
+
+def text_of(message: Message) -> str:
+    """The text of a message, its parts joined as they are."""
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(part.text for part in message.content if isinstance(part, Text))
 
 
 class Request(msgspec.Struct, frozen=True):

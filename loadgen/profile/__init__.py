@@ -1,0 +1,105 @@
+"""The profile: one load test as frozen data. The names are those of the TOML file (docs/formats.md)."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from loadgen.metrics.slo import Slo
+from loadgen.profile.load import (
+    AbortWhen,
+    Concurrency,
+    Constant,
+    Gamma,
+    Load,
+    Offline,
+    Poisson,
+    Ramp,
+    Step,
+    Steps,
+    Sweep,
+)
+from loadgen.profile.table import Positive, Table
+from loadgen.profile.target import (
+    EngineTarget,
+    HttpTarget,
+    SimTarget,
+    Target,
+)
+from loadgen.profile.workload import (
+    Audio,
+    Choice,
+    Fixed,
+    Histogram,
+    Images,
+    Lengths,
+    Lognormal,
+    Normal,
+    Uniform,
+    Workload,
+)
+from loadgen.units import NS_PER_MS, Duration
+
+__all__ = [
+    "AbortWhen",
+    "Audio",
+    "Choice",
+    "Concurrency",
+    "Constant",
+    "EngineTarget",
+    "Fixed",
+    "Gamma",
+    "Histogram",
+    "HttpTarget",
+    "Images",
+    "Lengths",
+    "Load",
+    "Lognormal",
+    "Normal",
+    "Offline",
+    "Output",
+    "Poisson",
+    "Profile",
+    "Ramp",
+    "SimTarget",
+    "Step",
+    "Steps",
+    "Sweep",
+    "Target",
+    "Uniform",
+    "Workers",
+    "Workload",
+]
+
+
+class Workers(Table, frozen=True, kw_only=True):
+    processes: Positive | Literal["auto"] = "auto"
+    max_inflight: Positive = 4096
+    """Requests in flight at once, over all workers."""
+    launcher: Literal["local"] = "local"
+    gpus_per_worker: Positive | None = None
+    """GPUs that each worker's engine gets of those visible (`CUDA_VISIBLE_DEVICES`). Absent: the product of
+    `tensor_parallel_size`, `pipeline_parallel_size` and `data_parallel_size` of `engine_args` where there are several
+    workers; one worker sees them all."""
+    max_restarts: Annotated[int, msgspec.Meta(ge=0)] = 2
+    """How often one worker is started again after it died."""
+    lookahead: Duration = Duration(250 * NS_PER_MS)
+    """How long before its due time a request is handed to a worker."""
+
+
+class Output(Table, frozen=True, kw_only=True):
+    dir: str = "runs/{name}-{time}"
+    formats: tuple[Literal["json", "csv", "html", "hlog"], ...] = ("json", "csv", "html", "hlog")
+    records: bool = False
+    """Write `requests.jsonl`, one line for each request that a worker ended."""
+
+
+class Profile(Table, frozen=True, kw_only=True):
+    """One load test, complete: what `profile.toml` of a run holds."""
+
+    name: str = "run"
+    target: Target = SimTarget()
+    workload: Workload = Workload()
+    load: Load
+    workers: Workers = Workers()
+    slo: Slo | None = None
+    output: Output = Output()

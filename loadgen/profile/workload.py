@@ -1,0 +1,133 @@
+"""`[workload]`: what each request says."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from loadgen.profile.table import Positive, Table, TokenCount
+
+
+class Fixed(Table, frozen=True, kw_only=True, tag_field="dist", tag="fixed"):
+    value: TokenCount
+
+
+class Uniform(Table, frozen=True, kw_only=True, tag_field="dist", tag="uniform"):
+    """Every whole number from `min` to `max`, both included, equally likely."""
+
+    min: TokenCount
+    max: TokenCount
+
+    def __post_init__(self) -> None:
+        _ordered(self.min, self.max)
+
+
+class Normal(Table, frozen=True, kw_only=True, tag_field="dist", tag="normal"):
+    """Normal of this mean and standard deviation, rounded, then clamped to [min, max]."""
+
+    mean: Annotated[float, msgspec.Meta(gt=0, le=1e7)]
+    sd: Annotated[float, msgspec.Meta(ge=0, le=1e7)]
+    min: TokenCount = 1
+    max: TokenCount | None = None
+
+    def __post_init__(self) -> None:
+        _ordered(self.min, self.max)
+
+
+class Lognormal(Table, frozen=True, kw_only=True, tag_field="dist", tag="lognormal"):
+    """Lognormal of this mean and coefficient of variation (before clamping), rounded, then clamped to [min, max]."""
+
+    mean: Annotated[float, msgspec.Meta(gt=0, le=1e7)]
+    cv: Annotated[float, msgspec.Meta(ge=0, le=100)]
+    min: TokenCount = 1
+    max: TokenCount | None = None
+
+    def __post_init__(self) -> None:
+        _ordered(self.min, self.max)
+
+
+class Choice(Table, frozen=True, kw_only=True, tag_field="dist", tag="choice"):
+    """One of `values`, equally likely or by `weights`."""
+
+    values: Annotated[tuple[TokenCount, ...], msgspec.Meta(min_length=1)]
+    weights: tuple[Annotated[float, msgspec.Meta(ge=0)], ...] | None = None
+
+    def __post_init__(self) -> None:
+        _weighted(self.weights, len(self.values), "values")
+
+
+class Histogram(Table, frozen=True, kw_only=True, tag_field="dist", tag="histogram"):
+    """Uniform within the bin [edges[i], edges[i+1]) that is chosen with weight `weights[i]`."""
+
+    edges: Annotated[tuple[TokenCount, ...], msgspec.Meta(min_length=2)]
+    weights: tuple[Annotated[float, msgspec.Meta(ge=0)], ...]
+
+    def __post_init__(self) -> None:
+        if any(high <= low for low, high in zip(self.edges, self.edges[1:], strict=False)):
+            raise ValueError("edges must increase")
+        _weighted(self.weights, len(self.edges) - 1, "bins")
+
+
+Lengths = TokenCount | Fixed | Uniform | Normal | Lognormal | Choice | Histogram
+
+
+def _ordered(low: int, high: int | None) -> None:
+    if high is not None and high < low:
+        raise ValueError(f"max = {high} is below min = {low}")
+
+
+def _weighted(weights: tuple[float, ...] | None, count: int, what: str) -> None:
+    if weights is None:
+        return
+    if len(weights) != count:
+        raise ValueError(f"{len(weights)} weights for {count} {what}")
+    if sum(weights) <= 0:
+        raise ValueError("weights must not all be 0")
+
+
+class Images(Table, frozen=True, kw_only=True):
+    """Random images, JPEG, different in every request."""
+
+    count: Positive = 1
+    width: Annotated[int, msgspec.Meta(ge=8, le=8192)] = 512
+    height: Annotated[int, msgspec.Meta(ge=8, le=8192)] = 512
+
+
+class Audio(Table, frozen=True, kw_only=True):
+    """Random sound, WAV of one channel and 16 bits, different in every request."""
+
+    count: Positive = 1
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
+    sample_rate: Annotated[int, msgspec.Meta(ge=1000, le=192_000)] = 16_000
+
+
+class Workload(Table, frozen=True, kw_only=True):
+    """What each request says: a pure function of (seed, nonce, index)."""
+
+    kind: Literal["chat", "completion"] = "chat"
+    source: Literal["synthetic"] = "synthetic"
+    prompt_tokens: Lengths = 256
+    output_tokens: Lengths | None = 64
+    """Asked for with `max_tokens`, `min_tokens` and `ignore_eos`; `"none"` lets the model end by itself."""
+    prompt_format: Literal["text", "tokens"] = "text"
+    """`tokens`: prompts of token ids, exact in length, for `kind = "completion"`."""
+    system: str | None = None
+    """A system message, the same before every chat; it comes on top of `prompt_tokens`."""
+    images: Images | None = None
+    audio: Audio | None = None
+    """What each chat carries beside its text; it comes on top of `prompt_tokens`."""
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 1
+    nonce: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Drawn afresh for each run where absent, so that no earlier run has warmed a prefix cache."""
+    cache_bust: bool = True
+    """False: nonce 0, the same prompts in every run."""
+    tokenizer: str | None = None
+    """A `tokenizer.json` or a folder that holds one (extra `tokenizers`); otherwise the server is asked."""
+    body: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Fields put into each request's body as they are."""
+
+    def __post_init__(self) -> None:
+        if self.prompt_format == "tokens" and self.kind != "completion":
+            raise ValueError('prompt_format = "tokens" needs kind = "completion"')
+        for name in ("system", "images", "audio"):
+            if getattr(self, name) is not None and self.kind != "chat":
+                raise ValueError(f'{name} needs kind = "chat"')
