@@ -27,7 +27,9 @@ _INT64: Final = 2**63
 _SHOWN_LENGTH: Final = 60
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET: Final = re.compile(
-    r"authorization|api[-_]?key|auth[-_]?token|access[-_]?token|secret|password|cookie", re.IGNORECASE
+    r"authorization|(?:api|access)[-_]?key|(?:auth|access|session|hf|hub)[-_]?token(?!i)|(?<![\w-])token$|"
+    r"secret|password|credential|cookie",
+    re.IGNORECASE,
 )
 _DURATION: Final = 'a duration such as "500ms", "60s", "2m" or "1h30m"'
 _RATE: Final = 'requests per second such as 20.0, "20/s" or "300/min"'

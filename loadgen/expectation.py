@@ -1,11 +1,12 @@
 """What a profile would run, computed without running it, so that it can be checked before time is spent on it."""
 
 import math
+from typing import Any
 
 import msgspec
 
 from loadgen.load.stages import StagePlan, plan_stages
-from loadgen.profile import Constant, Gamma, Offline, Poisson, Profile, Ramp
+from loadgen.profile import Audio, Constant, EngineTarget, Gamma, Images, Offline, Poisson, Profile, Ramp
 from loadgen.workload.lengths import mean
 
 
@@ -24,6 +25,15 @@ class StageExpectation(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
 
 
+class EnginesExpectation(msgspec.Struct, frozen=True, kw_only=True):
+    """The vLLM engines that a run builds, one in each worker process."""
+
+    count: int
+    model: str
+    args: dict[str, Any]
+    """As vLLM's `AsyncEngineArgs` get them."""
+
+
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run: the sums over its stages. None stands where only the target's speed decides."""
 
@@ -37,6 +47,12 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of one request, as the workload asks for it (a chat template adds some)."""
     output_tokens: float | None
     """Mean of one request; None where the model ends by itself."""
+    system: str | None = None
+    images: Images | None = None
+    audio: Audio | None = None
+    """What each request has on top of its prompt tokens."""
+    engines: EnginesExpectation | None = None
+    """None where the target is of another kind."""
 
     @property
     def total_prompt_tokens(self) -> float | None:
@@ -61,7 +77,21 @@ def expected(profile: Profile) -> Expectation:
         drain_seconds=_drain_seconds(plans, stages),
         prompt_tokens=mean(profile.workload.prompt_tokens),
         output_tokens=None if output_tokens is None else mean(output_tokens),
+        system=profile.workload.system,
+        images=profile.workload.images,
+        audio=profile.workload.audio,
+        engines=_engines(profile, plans),
     )
+
+
+def _engines(profile: Profile, plans: tuple[StagePlan, ...]) -> EnginesExpectation | None:
+    """As many as there are workers: one where the profile does not say, and never more than there are slots."""
+    target, processes = profile.target, profile.workers.processes
+    if not isinstance(target, EngineTarget):
+        return None
+    slots = [profile.workers.max_inflight, *(plan.concurrency for plan in plans if plan.concurrency)]
+    count = 1 if processes == "auto" else min(processes, *slots)
+    return EnginesExpectation(count=count, model=target.model, args=target.engine_args)
 
 
 def _stage(plan: StagePlan) -> StageExpectation:

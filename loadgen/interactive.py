@@ -12,12 +12,13 @@ from rich.console import Console
 
 from loadgen.errors import ExitCode, LoadgenError, innermost, one_failure
 from loadgen.load.halt import Halt
+from loadgen.load.stages import plan_stages
 from loadgen.metrics.summary import Live, Summary
-from loadgen.profile import Profile, SimTarget
+from loadgen.profile import EngineTarget, Profile, SimTarget
 from loadgen.profile_file import run_dir
 from loadgen.report.console import render_summary
 from loadgen.report.live import show_live
-from loadgen.runner import run
+from loadgen.runner import processes_for, run
 from loadgen.sim.server import serve
 
 
@@ -78,13 +79,25 @@ async def _run(profile: Profile, directory: Path, console: Console, *, quiet: bo
     halt = Halt()
     async with anyio.create_task_group() as tasks:
         await tasks.start(_heed_signals, halt, console)
-        summary = await run(profile, directory, halt=halt, watch=None if quiet else partial(_watch, console))
+        watch = None if quiet else partial(_watch, console, opening_words(profile, directory))
+        summary = await run(profile, directory, halt=halt, watch=watch)
         tasks.cancel_scope.cancel()
     return summary
 
 
-async def _watch(console: Console, read: Callable[[], Live | None]) -> None:
-    await show_live(read, console, plain=not console.is_terminal)
+async def _watch(console: Console, opening: str | None, read: Callable[[], Live | None]) -> None:
+    await show_live(read, console, plain=not console.is_terminal, opening=opening)
+
+
+def opening_words(profile: Profile, directory: Path) -> str | None:
+    """What a person waits for between the check and the load; None where that takes a moment only."""
+    if not isinstance(profile.target, EngineTarget):
+        return None
+    count = processes_for(profile, plan_stages(profile.load))
+    if count == 1:
+        return f"starting the engine of {profile.target.model}; its log: {directory / 'worker-0.log'}"
+    last = f"worker-{count - 1}.log"
+    return f"starting {count} engines of {profile.target.model}; their logs: {directory / 'worker-0.log'} to {last}"
 
 
 async def _heed_signals(

@@ -10,6 +10,7 @@ import re
 import string
 import tomllib
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -18,12 +19,14 @@ import tomli_w
 
 from loadgen.decoding import DecodingError, decode, encode, join, looks_secret, near_miss, show
 from loadgen.errors import ProfileError
-from loadgen.profile import HttpTarget, Load, Profile, SimTarget
+from loadgen.profile import EngineTarget, HttpTarget, Load, Profile, SimTarget
 
 _CREDENTIALS: Final = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACEHOLDERS: Final = ("name", "time")
 _BY_NAME: Final = 'name the variable that holds the key: api_key_env = "VLLM_API_KEY"'
+_BY_ENVIRONMENT: Final = "set the environment variable HF_TOKEN instead, or that which vLLM reads for it"
+_NO_MODEL: Final = "target.model: missing"
 _ASSIGNMENT: Final = re.compile(r'((?:"[^"]*"|[^"=])+)=(.*)', re.DOTALL)
 _STEP: Final = re.compile(r'(?:^|(?<=.)\.)(?:"([^"]+)"|([A-Za-z0-9_-]+))|\[(\d+)\]')
 _LOADS: Final = {str(load.__struct_config__.tag): load for load in get_args(Load)}
@@ -37,6 +40,7 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     """A server's URL: the target becomes `http`, and keeps the keys that the file's target has in common with it."""
     model: str | None = None
+    """`target.model`, or that of the simulated engine."""
     rate: str | float | None = None
     """For a load that has one rate."""
     duration: str | None = None
@@ -62,7 +66,7 @@ def load_profile(source: str, overrides: Overrides | None = None) -> Profile:
     try:
         profile = decode(Profile, data)
     except DecodingError as error:
-        raise ProfileError(source, faults + error.faults) from None
+        raise ProfileError(source, faults + [_with_remedy(fault) for fault in error.faults]) from None
     faults += _dir_faults(profile.output.dir)
     if faults:
         raise ProfileError(source, faults)
@@ -71,7 +75,8 @@ def load_profile(source: str, overrides: Overrides | None = None) -> Profile:
 
 def ready_profiles() -> list[ReadyProfile]:
     """The profiles that come with loadgen, by name."""
-    return [ReadyProfile(path.stem, path, _summary(path)) for path in sorted(_ready_dir().glob("*.toml"))]
+    paths = sorted(_ready_dir().glob("*.toml"), key=lambda path: path.stem)
+    return [ReadyProfile(path.stem, path, _summary(path)) for path in paths]
 
 
 def profile_toml(profile: Profile) -> str:
@@ -92,11 +97,14 @@ def write_profile(profile: Profile, path: Path) -> None:
 
 def check_environment(profile: Profile) -> list[str]:
     """What the profile needs of this process' environment and does not find, one line each."""
-    target = profile.target
-    if not isinstance(target, HttpTarget) or target.api_key_env is None or os.environ.get(target.api_key_env):
-        return []
-    what = "empty" if target.api_key_env in os.environ else "not set"
-    return [f"target.api_key_env: the environment variable {target.api_key_env} is {what}"]
+    faults = []
+    variable = profile.target.api_key_env if isinstance(profile.target, HttpTarget) else None
+    if variable is not None and not os.environ.get(variable):
+        what = "empty" if variable in os.environ else "not set"
+        faults.append(f"target.api_key_env: the environment variable {variable} is {what}")
+    if profile.workload.images is not None and find_spec("PIL") is None:
+        faults.append("workload.images: needs the library Pillow: pip install loadgen[media]")
+    return faults
 
 
 def run_dir(profile: Profile) -> Path:
@@ -156,6 +164,11 @@ def _parsed(source: str, content: bytes) -> dict[str, Any]:
         raise ProfileError(source, [f"not TOML: {reason}"]) from None
 
 
+def _with_remedy(fault: str) -> str:
+    """The ready profiles of an engine leave its model out."""
+    return f"{fault}; give it with --model MODEL" if fault.startswith(_NO_MODEL) else fault
+
+
 def _ready_dir() -> Path:
     """Inside the package where loadgen was installed, beside it in a checkout."""
     package = Path(str(resources.files("loadgen")))
@@ -179,8 +192,9 @@ def _override(data: dict[str, Any], overrides: Overrides) -> list[str]:
         data["target"] = _http_target(data.get("target"), overrides.target)
     if overrides.model is not None:
         target = data.get("target")
-        is_http = isinstance(target, dict) and target.get("kind") == _kind(HttpTarget)
-        faults += _assign(data, ["target", "model"] if is_http else ["target", "engine", "model"], overrides.model)
+        kind = target.get("kind") if isinstance(target, dict) else None
+        has_model = kind in (_kind(HttpTarget), _kind(EngineTarget))
+        faults += _assign(data, ["target", "model"] if has_model else ["target", "engine", "model"], overrides.model)
     for key, value in (("rate", overrides.rate), ("duration", overrides.duration)):
         if value is not None:
             faults += _set_load(data, key, value)
@@ -194,9 +208,10 @@ def _override(data: dict[str, Any], overrides: Overrides) -> list[str]:
 
 def _http_target(former: Any, url: str) -> dict[str, Any]:
     kept = dict(former) if isinstance(former, dict) else {}
-    if kept.get("kind") == _kind(SimTarget):
-        for key in set(SimTarget.__struct_fields__) - set(HttpTarget.__struct_fields__):
-            kept.pop(key, None)
+    for kind in (SimTarget, EngineTarget):
+        if kept.get("kind") == _kind(kind):
+            for key in set(kind.__struct_fields__) - set(HttpTarget.__struct_fields__):
+                kept.pop(key, None)
     return kept | {"kind": _kind(HttpTarget), "url": url}
 
 
@@ -290,6 +305,21 @@ def _hide_secrets(data: dict[str, Any]) -> list[str]:
     if isinstance(variable, str) and not _VARIABLE.fullmatch(variable):
         faults.append(f"target.api_key_env = (hidden): not the name of an environment variable; {_BY_NAME}")
         del target["api_key_env"]
+    return faults + _secrets_in(target.get("engine_args"), "target.engine_args")
+
+
+def _secrets_in(data: Any, path: str) -> list[str]:
+    """A line for each secret at any depth, which is taken out. A yes or no is none: `hf_token = true` means the hub's
+    own file."""
+    faults = []
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in list(items):
+        here = join(path, key)
+        if isinstance(key, str) and looks_secret(key) and not isinstance(value, bool):
+            faults.append(f"{here}: a secret must not stand in a profile; {_BY_ENVIRONMENT}")
+            del data[key]
+        else:
+            faults += _secrets_in(value, here)
     return faults
 
 

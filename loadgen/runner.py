@@ -3,6 +3,7 @@
 `run` is the whole of it; `run_stages` is the part that measures, on any clock.
 """
 
+import os
 import platform
 import time
 from collections.abc import Callable, Coroutine
@@ -25,14 +26,15 @@ from loadgen.metrics.journal import RunEnd, RunHeader, StageEnd, StageMeta
 from loadgen.metrics.recorder import Recorder
 from loadgen.metrics.summarise import summarise
 from loadgen.metrics.summary import Live, Summary
-from loadgen.profile import Profile
+from loadgen.profile import EngineTarget, Profile
 from loadgen.profile_file import check_environment, run_dir, write_profile
 from loadgen.report.files import write_files
 from loadgen.targets.base import TargetInfo
-from loadgen.targets.kinds import Checked, checked_target
+from loadgen.targets.kinds import Checked, checked_target, patience_with
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 from loadgen.workers.launch import Launcher, LocalLauncher
 from loadgen.workers.messages import Setup, StageStart, Stop
+from loadgen.workers.placement import count_gpus, placements
 from loadgen.workers.pool import Pool
 from loadgen.workers.sizing import choose_processes, ensure_descriptors, slot_shares, usable_cpus
 from loadgen.workload.lengths import mean
@@ -45,7 +47,8 @@ _SECONDS_PER_OUTPUT_TOKEN: Final = 0.025
 """A guess, for choosing the number of workers: what users accept between tokens."""
 
 Watch = Callable[[Callable[[], Live | None]], Coroutine[Any, Any, None]]
-"""Shows what a run is doing until it is cancelled; it is given what to read."""
+"""Shows what a run is doing, from the start of its workers to their end, until it is cancelled. It is given what to
+read: None until the first stage begins."""
 
 
 async def run(
@@ -71,6 +74,7 @@ async def run(
         if faults:
             raise ProfileError(profile.name, faults)
         ensure_descriptors(profile.workers.max_inflight)
+        placed = placements(profile, processes_for(profile, plan_stages(profile.load)), os.environ, count_gpus())
         directory = run_dir(profile) if directory is None else directory
         clock = MonotonicClock()
         nonce = workload_nonce(profile.workload)
@@ -83,7 +87,7 @@ async def run(
                 write_profile(profile, directory / "profile.toml")
                 try:
                     with one_failure():
-                        launcher = LocalLauncher(directory)
+                        launcher = LocalLauncher(directory, placed)
                         async with launcher.listening():
                             await measure(
                                 profile, checked, launcher, clock, directory, halt=halt, nonce=nonce, watch=watch
@@ -142,16 +146,18 @@ async def measure(
             clock,
             max_restarts=profile.workers.max_restarts,
             fail=lambda why: halt.ask("failure", why),
+            patience=patience_with(profile.target),
         )
-        async with pool.running():
-            halt.begun = True
-            producer = Producer(pool, recorder, clock, halt, lookahead_ns=profile.workers.lookahead)
-            async with anyio.create_task_group() as tasks:
-                if watch is not None:
-                    tasks.start_soon(watch, recorder.live)
+        async with anyio.create_task_group() as tasks:
+            watching = anyio.CancelScope()
+            if watch is not None:
+                tasks.start_soon(_watch_within, watching, watch, recorder)
+            async with pool.running():
+                halt.begun = True
+                producer = Producer(pool, recorder, clock, halt, lookahead_ns=profile.workers.lookahead)
                 await run_stages(plans, producer, pool, recorder, clock, halt, seed=profile.workload.seed)
-                tasks.cancel_scope.cancel()
-            exhausted_ns = producer.credits_exhausted_ns
+                exhausted_ns = producer.credits_exhausted_ns
+                watching.cancel()  # nothing is measured any more, but an engine may take its time to end
     except BaseException as error:
         failure = str(innermost(error)) or type(innermost(error)).__name__
         raise
@@ -167,6 +173,11 @@ async def measure(
             )
         )
         recorder.close()
+
+
+async def _watch_within(scope: anyio.CancelScope, watch: Watch, recorder: Recorder) -> None:
+    with scope:
+        await watch(recorder.live)
 
 
 async def run_stages(
@@ -323,6 +334,8 @@ def processes_for(profile: Profile, plans: tuple[StagePlan, ...]) -> int:
     slots = min(profile.workers.max_inflight, min((p.concurrency for p in plans if p.concurrency), default=1 << 30))
     if profile.workers.processes != "auto":
         return min(profile.workers.processes, slots)
+    if isinstance(profile.target, EngineTarget):
+        return 1  # "auto" must not load a model twice unasked
     rate = max((plan.offered_rate or 0.0 for plan in plans), default=0.0)
     output = profile.workload.output_tokens
     seconds = 0.5 + _SECONDS_PER_OUTPUT_TOKEN * (256 if output is None else mean(output))

@@ -10,13 +10,16 @@ from loadgen.decoding import DecodingError, decode, encode
 from loadgen.metrics.slo import Slo
 from loadgen.profile import (
     AbortWhen,
+    Audio,
     Choice,
     Concurrency,
     Constant,
+    EngineTarget,
     Fixed,
     Gamma,
     Histogram,
     HttpTarget,
+    Images,
     Lengths,
     Load,
     Lognormal,
@@ -92,6 +95,11 @@ def test_none_is_plain_text_where_text_is_allowed() -> None:
     assert decode(Workload, {"tokenizer": "none"}).tokenizer == "none"
 
 
+def test_the_arguments_of_an_engine_are_taken_as_they_are() -> None:
+    args = {"limit_mm_per_prompt": {"image": 2}, "tokenizer": "none", "enable_lora": False, "all": [{"x": 1.5}]}
+    assert decode(EngineTarget, {"model": "m", "engine_args": args}).engine_args == args
+
+
 def test_the_body_is_taken_as_it_is() -> None:
     body = {"temperature": 0.5, "stop": ["a"], "nested": {"x": True}}
     assert decode(Workload, {"body": body}).body == body
@@ -124,6 +132,9 @@ def test_the_body_is_taken_as_it_is() -> None:
         (Workload, {"cache_bust": 1}, "cache_bust = 1: allowed: true or false"),
         (Workload, {"body": 3}, "body = 3: allowed: a table, each value anything"),
         (Workload, {"kind": "chatt"}, 'kind = "chatt": allowed: "chat", "completion"; did you mean "chat"?'),
+        (Workload, {"images": {"width": 7}}, "images.width = 7: allowed: a whole number from 8 to 8192"),
+        (Workload, {"audio": {"seconds": 0}}, "audio.seconds = 0: allowed: a number above 0 of at most 3600"),
+        (EngineTarget, {"model": "m", "engine_args": 3}, "engine_args = 3: allowed: a table, each value anything"),
         (Workload, {"tokenizer": 5}, "tokenizer = 5: allowed: text"),
         (Output, {"formats": "json"}, 'formats = "json": allowed: a list, each item "json", "csv", "html", "hlog"'),
         (Output, {"formats": ["jsn"]}, 'formats[0] = "jsn": allowed: "json", "csv", "html", "hlog"; did you mean '
@@ -188,18 +199,18 @@ def test_a_wrong_kind_is_told_with_the_kinds_there_are(kind: Any, meant: str) ->
 
 
 def test_a_missing_kind_is_told_with_the_kinds_there_are() -> None:
-    assert fault(Target, {"timeout": "5s"}, "target") == 'target.kind: missing; allowed: "http", "sim"'
+    assert fault(Target, {"timeout": "5s"}, "target") == 'target.kind: missing; allowed: "http", "sim", "engine"'
 
 
 def test_a_missing_kind_is_guessed_where_only_one_has_these_keys() -> None:
-    expected = 'target.kind: missing; allowed: "http", "sim"; did you mean "http"?'
+    expected = 'target.kind: missing; allowed: "http", "sim", "engine"; did you mean "http"?'
     assert fault(Target, {"url": "http://x"}, "target") == expected
 
 
 def test_a_misspelt_kind_key_is_told_beside_the_missing_kind() -> None:
     assert faults(Target, {"knd": "sim"}, "target") == [
         'target.knd = "sim": unknown key; allowed: kind; did you mean `kind`?',
-        'target.kind: missing; allowed: "http", "sim"',
+        'target.kind: missing; allowed: "http", "sim", "engine"',
     ]
 
 
@@ -301,6 +312,8 @@ lengths = st.one_of(
         lambda e: st.builds(Histogram, edges=st.just(tuple(sorted(e))), weights=weights(len(e) - 1))
     ),
 )
+images = st.builds(Images, count=whole, width=st.integers(8, 8192), height=st.integers(8, 8192))
+sounds = st.builds(Audio, count=whole, seconds=st.floats(0.001, 3600), sample_rate=st.integers(1000, 192_000))
 workloads = st.one_of(
     st.builds(
         Workload,
@@ -313,6 +326,7 @@ workloads = st.one_of(
         tokenizer=optional(text),
         body=st.dictionaries(text, values, max_size=3),
     ),
+    st.builds(Workload, system=optional(text), images=optional(images), audio=optional(sounds)),
     st.just(Workload(kind="completion", prompt_format="tokens")),
 )
 targets = st.one_of(
@@ -327,6 +341,17 @@ targets = st.one_of(
         timeout=durations,
         connect_timeout=durations,
         verify_tls=st.booleans(),
+    ),
+    st.builds(
+        EngineTarget,
+        model=text.filter(str.strip),
+        engine_args=st.dictionaries(text.filter(lambda name: name != "model"), values, max_size=3),
+        request_format=text,
+        image_placeholder=text,
+        audio_placeholder=text,
+        stream=st.booleans(),
+        timeout=durations,
+        start_timeout=durations,
     ),
 )
 timings = st.fixed_dictionaries(
@@ -365,7 +390,7 @@ profiles = st.builds(
     target=targets,
     workload=workloads,
     load=loads,
-    workers=st.builds(Workers, processes=whole | st.just("auto"), lookahead=durations),
+    workers=st.builds(Workers, processes=whole | st.just("auto"), gpus_per_worker=optional(whole), lookahead=durations),
     slo=optional(st.builds(Slo, ttft=limits, itl=limits, error_rate=optional(fractions))),
     output=st.builds(
         Output,

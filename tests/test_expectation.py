@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from loadgen.decoding import decode
-from loadgen.expectation import Expectation, expected
+from loadgen.expectation import EnginesExpectation, Expectation, expected
 from loadgen.load.arrivals import arrivals
-from loadgen.profile import Profile
+from loadgen.profile import Audio, Images, Profile
+
+OFFLINE = {"kind": "offline", "requests": 1}
+ENGINE = {"kind": "engine", "model": "m", "engine_args": {"dtype": "float32"}}
 
 
 def of(load: dict[str, Any], **workload: Any) -> Expectation:
@@ -100,3 +103,27 @@ def test_clamped_lengths_have_the_mean_of_what_is_sent() -> None:
 def test_output_of_unknown_length_is_unknown() -> None:
     run = of({"kind": "offline", "requests": 1}, output_tokens="none")
     assert (run.output_tokens, run.total_output_tokens) == (None, None)
+
+
+def test_what_comes_on_top_of_the_prompt_is_told() -> None:
+    run = of(OFFLINE, system="Be brief.", images={"count": 2}, audio={"seconds": 3})
+    assert (run.system, run.images, run.audio) == ("Be brief.", Images(count=2), Audio(seconds=3.0))
+
+
+def test_without_any_of_it_nothing_is_on_top() -> None:
+    run = of(OFFLINE)
+    assert (run.system, run.images, run.audio, run.engines) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("workers", "load", "count"),
+    [
+        ({}, OFFLINE, 1),  # "auto" builds one
+        ({"processes": 3}, OFFLINE, 3),
+        ({"processes": 3, "max_inflight": 2}, OFFLINE, 2),
+        ({"processes": 3}, {"kind": "sweep", "concurrency": [8, 2], "requests": 9}, 2),
+    ],
+)
+def test_there_are_as_many_engines_as_workers(workers: dict[str, Any], load: dict[str, Any], count: int) -> None:
+    profile = decode(Profile, {"load": load, "target": ENGINE, "workers": workers})
+    assert expected(profile).engines == EnginesExpectation(count=count, model="m", args={"dtype": "float32"})

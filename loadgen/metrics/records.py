@@ -24,6 +24,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens_asked: int | None = None
     output_tokens: int | None = None
     chunks: int = 0
+    request_id: str | None = None
+    """By which the target's own log names the request."""
     status: int | None = None
     finish_reason: str | None = None
     message: str = ""
@@ -53,6 +55,7 @@ def record_of(outcome: Outcome, grid: Grid) -> Record:
         output_tokens_asked=outcome.output_tokens_asked,
         output_tokens=exchange.output_tokens,
         chunks=len(chunks),
+        request_id=exchange.request_id,
         status=exchange.status,
         finish_reason=exchange.finish_reason,
         message=exchange.message,

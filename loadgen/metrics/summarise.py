@@ -16,6 +16,7 @@ from loadgen.metrics.journal import (
     StageEnd,
     StageMeta,
     WorkerDeath,
+    WorkerOpened,
     WorkerStats,
     read_run,
     read_stage,
@@ -23,7 +24,17 @@ from loadgen.metrics.journal import (
 from loadgen.metrics.latencies import LOOP_LAG, StageLatencies, latency_of
 from loadgen.metrics.running import books_of
 from loadgen.metrics.slo import Slo, check
-from loadgen.metrics.summary import Generator, Stage, Stationary, Summary, Throughput, Tokens, Window, WorkerReport
+from loadgen.metrics.summary import (
+    Generator,
+    Stage,
+    Stationary,
+    Summary,
+    TargetStart,
+    Throughput,
+    Tokens,
+    Window,
+    WorkerReport,
+)
 from loadgen.metrics.survey import Survey
 from loadgen.metrics.timeline import series_of
 from loadgen.metrics.verdict import Finding, judge
@@ -40,6 +51,7 @@ class RunJournal(msgspec.Struct):
     header: RunHeader
     metas: list[StageMeta] = []
     ends: dict[int, StageEnd] = {}
+    opened: list[WorkerOpened] = []
     deaths: list[WorkerDeath] = []
     stats: dict[int, WorkerStats] = {}
     """The last of each process, by pid."""
@@ -88,12 +100,12 @@ def summarise(directory: Path) -> Summary:
             findings,
             end,
             [f"Worker {death.worker} (pid {death.pid}) died: {death.reason}." for death in run.deaths],
-            [*run.header.warnings, *(end.warnings if end is not None else ())],
+            _told(run),
             None if slo is None else check(slo, stages),
         ),
         stages=stages,
         generator=_generator(run, measured),
-        environment=run.header.environment,
+        environment=_environment(run),
         profile=run.header.profile,
         interrupted=end is not None and end.interrupted,
         failure=None if end is None else end.failure,
@@ -129,6 +141,8 @@ def read_overview(directory: Path) -> RunJournal:
             run.metas.append(record)
         elif isinstance(record, StageEnd):
             run.ends[record.stage] = record
+        elif isinstance(record, WorkerOpened):
+            run.opened.append(record)
         elif isinstance(record, WorkerDeath):
             run.deaths.append(record)
         elif isinstance(record, WorkerStats):
@@ -184,6 +198,21 @@ def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: 
     merged = latencies.merged
     mean_service = latencies.mean_seconds("service")
     return Measured(finding, mean_service, merged.get("lateness"), merged.get(LOOP_LAG), stats)
+
+
+def _told(run: RunJournal) -> list[str]:
+    """The warnings of the check, of the targets that workers started, and of the run's end; each once."""
+    opened = [warning for record in run.opened for warning in record.warnings]
+    return list(dict.fromkeys([*run.header.warnings, *opened, *(run.end.warnings if run.end is not None else ())]))
+
+
+def _environment(run: RunJournal) -> dict[str, Any]:
+    """As the run began, completed by what the first target that a worker started told of itself."""
+    if not run.opened:
+        return run.header.environment
+    facts = run.opened[0].facts.items()
+    told = {name: value for name, value in facts if name != "warnings" and value not in (None, "", [], {})}
+    return {**run.header.environment, "target": {**run.header.environment.get("target", {}), **told}}
 
 
 # --- the parts of a stage ---------------------------------------------------------------------------------------------
@@ -244,7 +273,7 @@ def _generator(run: RunJournal, measured: list[Measured]) -> Generator:
     for stage in measured:
         stats.update(stage.stats)
     stats.update(run.stats)
-    workers = sorted({one.worker for one in stats.values()} | {death.worker for death in run.deaths})
+    known: list[WorkerStats | WorkerOpened | WorkerDeath] = [*stats.values(), *run.opened, *run.deaths]
     lateness, loop_lag = Histogram(), Histogram()
     for stage in measured:
         if stage.lateness is not None and stage.finding.judged:
@@ -252,7 +281,10 @@ def _generator(run: RunJournal, measured: list[Measured]) -> Generator:
         if stage.loop_lag is not None:
             loop_lag.merge(stage.loop_lag)
     return Generator(
-        workers=[_worker(worker, list(stats.values()), run.deaths) for worker in workers],
+        workers=[
+            _worker(worker, list(stats.values()), run.opened, run.deaths)
+            for worker in sorted({one.worker for one in known})
+        ],
         parent_cpu=None if run.end is None else run.end.parent_cpu,
         credits_exhausted_seconds=None if run.end is None else run.end.credits_exhausted_ns / NS_PER_SECOND,
         lateness=latency_of(lateness) if lateness.count else None,
@@ -260,10 +292,14 @@ def _generator(run: RunJournal, measured: list[Measured]) -> Generator:
     )
 
 
-def _worker(worker: int, stats: list[WorkerStats], deaths: list[WorkerDeath]) -> WorkerReport:
+def _worker(
+    worker: int, stats: list[WorkerStats], opened: list[WorkerOpened], deaths: list[WorkerDeath]
+) -> WorkerReport:
     """One worker over all of its processes."""
     processes = [one for one in stats if one.worker == worker]
+    starts = [one for one in opened if one.worker == worker]
     died = [death for death in deaths if death.worker == worker]
+    unmeasured: list[WorkerOpened | WorkerDeath] = [*reversed(starts), *reversed(died)]
     dead = {death.pid for death in died}
     # A process that died is followed by another, unless no restart was left; the last has the longest word.
     alive = [one for one in processes if one.pid not in dead]
@@ -271,13 +307,14 @@ def _worker(worker: int, stats: list[WorkerStats], deaths: list[WorkerDeath]) ->
     wall_ns = sum(one.wall_ns for one in processes)
     return WorkerReport(
         worker=worker,
-        pid=last.pid if last is not None else next((death.pid for death in reversed(died) if death.pid), None),
+        pid=last.pid if last is not None else next((one.pid for one in unmeasured if one.pid), None),
         cpu=sum(one.cpu_ns for one in processes) / wall_ns if wall_ns else 0.0,
         rss_bytes=max((one.rss_bytes for one in processes), default=0),
-        restarts=len({one.pid for one in processes} | dead) - 1,
+        restarts=len({one.pid for one in processes} | {one.pid for one in starts} | dead) - 1,
         deaths=[death.reason for death in died],
         gc_seconds=sum(one.gc_ns for one in processes) / NS_PER_SECOND,
         gc_max_seconds=max((one.gc_max_ns for one in processes), default=0) / NS_PER_SECOND,
+        target=TargetStart(starts[-1].start_ns / NS_PER_SECOND, starts[-1].memory_bytes) if starts else None,
     )
 
 

@@ -175,7 +175,15 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     """For each latency the points (fraction, seconds) of its percentile curve."""
 
 
-class WorkerReport(msgspec.Struct, frozen=True):
+class TargetStart(msgspec.Struct, frozen=True):
+    """The last start of a target that a worker holds itself, such as an engine."""
+
+    start_seconds: float
+    memory_bytes: int
+    """Of the worker and of all processes below it, after the start."""
+
+
+class WorkerReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one worker cost. `cpu` is its share of one core over the run, `deaths` how each of its processes died."""
 
     worker: int
@@ -186,6 +194,8 @@ class WorkerReport(msgspec.Struct, frozen=True):
     deaths: list[str]
     gc_seconds: float
     gc_max_seconds: float
+    target: TargetStart | None = None
+    """None where the target has no start of its own. Its earlier lives, one for each of `restarts`, had theirs."""
 
 
 class Generator(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from loadgen.report.tables import (
     POINT_COLUMNS,
     LatencyRow,
     SloRow,
+    brief,
     latency_rows,
     point_cells,
     printable,
@@ -92,7 +93,7 @@ def _item(text: str, style: str) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(Text("  -", style=style), Text(printable(text), style=style))
+    grid.add_row(Text("  -", style=style), Text(brief(text), style=style))
     return grid
 
 

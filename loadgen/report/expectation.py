@@ -1,14 +1,19 @@
 """What `loadgen check` shows: what a profile would run, as a table."""
 
+import json
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.expectation import Expectation
+from loadgen.expectation import EnginesExpectation, Expectation
 
 
 def render_expectation(expectation: Expectation) -> RenderableType:
-    """One row a stage, and a line of totals. "?" stands where only the target's speed decides."""
+    """One row a stage, a line of totals, and lines on what else a request holds and on engines, where there are any.
+
+    "?" stands where only the target's speed decides.
+    """
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "kind"):
         table.add_column(heading)
@@ -24,7 +29,33 @@ def render_expectation(expectation: Expectation) -> RenderableType:
         f"{_count(expectation.prompt_tokens)} prompt and {_count(expectation.output_tokens)} output tokens on average, "
         f"all of them {_count(expectation.total_prompt_tokens)} and {_count(expectation.total_output_tokens)}"
     )
-    return Group(table, Text(), totals)
+    more = [Text(line) for line in (_beside(expectation), _engines(expectation.engines)) if line is not None]
+    return Group(table, Text(), totals, *more)
+
+
+def _beside(expectation: Expectation) -> str | None:
+    """What each request has beside its prompt."""
+    system, images, audio = expectation.system, expectation.images, expectation.audio
+    items = []
+    if system is not None:
+        items.append(f"a system message of {len(system):,} characters")
+    if images is not None:
+        items.append(f"{_several(images.count, 'image')} of {images.width} x {images.height} pixels")
+    if audio is not None:
+        items.append(f"{_several(audio.count, 'sound')} of {audio.seconds:g} s at {audio.sample_rate:,} Hz")
+    return f"on top of these tokens a request has {' and '.join(items)}" if items else None
+
+
+def _engines(engines: EnginesExpectation | None) -> str | None:
+    if engines is None:
+        return None
+    args = ", ".join(f"{name} = {json.dumps(value, default=str)}" for name, value in engines.args.items())
+    built = f"each worker process builds a vLLM engine of {engines.model}" + (f" with {args}" if args else "")
+    return f"{built}; there is one worker" if engines.count == 1 else f"{built}; there are {engines.count:,} workers"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _count(value: float | None) -> str:

@@ -25,6 +25,7 @@ from loadgen.report.tables import (
     LatencyRow,
     Shown,
     SloRow,
+    brief,
     error_rate,
     latency_rows,
     offered,
@@ -123,6 +124,7 @@ def _environment() -> SandboxedEnvironment:
         lstrip_blocks=True,
     )
     environment.filters["printable"] = printable
+    environment.filters["brief"] = brief
     return environment
 
 

@@ -4,8 +4,8 @@ from typing import Final
 
 import msgspec
 
-from loadgen.metrics.summary import Books, Generator, Latency, Stage, Tokens, WorkerReport
-from loadgen.report.tables import is_sufficient, offered, per_second, percent, printable, shown, significant
+from loadgen.metrics.summary import Books, Generator, Latency, Stage, TargetStart, Tokens, WorkerReport
+from loadgen.report.tables import brief, is_sufficient, offered, per_second, percent, printable, shown, significant
 from loadgen.units import format_seconds
 
 _MANY_WORKERS: Final = 8
@@ -130,10 +130,30 @@ def generator_lines(generator: Generator) -> list[Line]:
     if exhausted:
         lines.append(Line("credits", f"exhausted for {format_seconds(exhausted)}"))
     workers = generator.workers
+    if starts := [worker.target for worker in workers if worker.target is not None]:
+        lines.append(Line("engine" if len(starts) == 1 else "engines", _starts(starts)))
     if len(workers) > _MANY_WORKERS:
         lines.append(Line("workers", _many(workers)))
         workers = [worker for worker in workers if worker.deaths]
     return lines + [Line(f"worker {worker.worker}", _worker(worker)) for worker in workers]
+
+
+def _starts(starts: list[TargetStart]) -> str:
+    """How long the engines took to start and what they hold, as the range over the workers."""
+    seconds = _range([format_seconds(start.start_seconds) for start in sorted(starts, key=lambda s: s.start_seconds)])
+    memory = _range([_gigabytes(start.memory_bytes) for start in sorted(starts, key=lambda s: s.memory_bytes)])
+    if len(starts) == 1:
+        return f"started in {seconds}, {memory}"
+    return f"{len(starts)}, started in {seconds}, {memory} each"
+
+
+def _range(ascending: list[str]) -> str:
+    low, high = ascending[0], ascending[-1]
+    return low if low == high else f"{low} to {high}"
+
+
+def _gigabytes(size: int) -> str:
+    return f"{significant(size / 1e9)} GB"
 
 
 def _error(latency: Latency | None) -> str:
@@ -147,7 +167,7 @@ def _error(latency: Latency | None) -> str:
 def _worker(worker: WorkerReport) -> str:
     died = f"; restarted {worker.restarts:,}" if worker.restarts else ""
     if worker.deaths:
-        died += f"; died: {', '.join(map(printable, worker.deaths))}"
+        died += f"; died: {', '.join(map(brief, worker.deaths))}"
     return (
         f"{percent(worker.cpu)} of a core, {worker.rss_bytes / 1e6:,.0f} MB, "
         f"gc {format_seconds(worker.gc_seconds)} (longest {format_seconds(worker.gc_max_seconds)}), "

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from loadgen.metrics.summary import Books, Live
 from loadgen.report.lines import counts_line
-from loadgen.report.tables import ABSENT, printable, significant
+from loadgen.report.tables import ABSENT, brief, printable, significant
 from loadgen.units import format_seconds
 
 REFRESH_SECONDS: Final = 0.25
@@ -36,13 +36,15 @@ async def show_live(
     *,
     plain: bool | None = None,
     quiet: bool = False,
+    opening: str | None = None,
     period_seconds: float | None = None,
 ) -> None:
     """Show what `read` returns, again and again, until cancelled.
 
-    `read` is called on the event loop and must be quick; while it returns None nothing is shown. On a terminal the
-    panel is drawn in place, four times a second, and is gone when this is cancelled. With `plain` (by default: where
-    `console` is no terminal) a line is printed every five seconds, and each warning once. `quiet` shows nothing.
+    `read` is called on the event loop and must be quick; while it returns None only `opening` is shown: what the run
+    waits for, where that takes long. On a terminal the panel is drawn in place, four times a second, and is gone when
+    this is cancelled. With `plain` (by default: where `console` is no terminal) `opening` is printed at once, then a
+    line every five seconds, and each warning once. `quiet` shows nothing.
     Where nobody reads any more (a broken pipe) it returns, for the run goes on without its view.
     """
     if quiet:
@@ -51,23 +53,33 @@ async def show_live(
         plain = not console.is_terminal
     try:
         if plain:
-            await _print_lines(read, console, period_seconds or PLAIN_SECONDS)
+            await _print_lines(read, console, opening, period_seconds or PLAIN_SECONDS)
         else:
-            await _draw(read, console, period_seconds or REFRESH_SECONDS)
+            await _draw(read, console, opening, period_seconds or REFRESH_SECONDS)
     except (OSError, SystemExit):  # rich makes a SystemExit of a broken pipe
         return
 
 
-async def _draw(read: Callable[[], Live | None], console: Console, period_seconds: float) -> None:
+async def _draw(read: Callable[[], Live | None], console: Console, opening: str | None, period_seconds: float) -> None:
+    began = anyio.current_time()
     with LiveDisplay(console=console, auto_refresh=False, transient=True) as display:
         while True:
             live = read()
+            picture: RenderableType | None = None
             if live is not None:
-                await to_thread.run_sync(partial(display.update, render_live(live), refresh=True))
+                picture = render_live(live)
+            elif opening is not None:
+                picture = Text(f"{printable(opening)}, {_clock(anyio.current_time() - began)}")
+            if picture is not None:
+                await to_thread.run_sync(partial(display.update, picture, refresh=True))
             await anyio.sleep(period_seconds)
 
 
-async def _print_lines(read: Callable[[], Live | None], console: Console, period_seconds: float) -> None:
+async def _print_lines(
+    read: Callable[[], Live | None], console: Console, opening: str | None, period_seconds: float
+) -> None:
+    if opening is not None:
+        await to_thread.run_sync(partial(_write, console, [printable(opening)]))
     told: set[str] = set()
     while True:
         await anyio.sleep(period_seconds)
@@ -76,7 +88,7 @@ async def _print_lines(read: Callable[[], Live | None], console: Console, period
             continue
         fresh = [warning for warning in dict.fromkeys(live.warnings) if warning not in told]
         told.update(fresh)
-        lines = [plain_line(live), *(f"warning: {printable(warning)}" for warning in fresh)]
+        lines = [plain_line(live), *(f"warning: {brief(warning)}" for warning in fresh)]
         await to_thread.run_sync(partial(_write, console, lines))
 
 
@@ -93,7 +105,7 @@ def render_live(live: Live) -> RenderableType:
     parts: list[RenderableType] = [_title(live), _progress(live), _rates(live)]
     if live.percentiles:
         parts.append(_latencies(live))
-    parts += [Text(f"warning: {printable(warning)}", style="yellow") for warning in live.warnings[-_LAST_WARNINGS:]]
+    parts += [Text(f"warning: {brief(warning)}", style="yellow") for warning in live.warnings[-_LAST_WARNINGS:]]
     return Group(*parts)
 
 

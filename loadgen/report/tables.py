@@ -14,6 +14,7 @@ from loadgen.metrics.summary import PERCENTILES, Books, Latencies, Latency, SloC
 from loadgen.units import format_seconds
 
 ABSENT: Final = "-"
+_BRIEF: Final = 400
 STATIONARY: Final = {"stable": "stable", "unstable": "UNSTABLE", "too_short": "too short"}
 
 Write = Callable[[float], str]
@@ -39,6 +40,15 @@ NOTHING: Final = Shown(ABSENT, known=False)
 def printable(text: str) -> str:
     """The text on one line, with control, escape and bidirectional characters spelt out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split()))
+
+
+def brief(text: str) -> str:
+    """The text as `printable` writes it, cut to 400 characters: what a dying process said last can be long.
+
+    The whole of it stands in `summary.json`.
+    """
+    line = printable(text)
+    return line if len(line) <= _BRIEF else f"{line[: _BRIEF - 1]}…"
 
 
 def significant(value: float) -> str:

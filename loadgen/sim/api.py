@@ -25,6 +25,7 @@ from loadgen.sim.protocol import (
     check_model,
     decode_body,
     parse_generation,
+    read_conversation,
     refuse_fields,
 )
 from loadgen.sim.statistics import ConcurrencyMeter
@@ -192,8 +193,10 @@ class SimApi:
         body = decode_body(await request.read(), _TOKENIZE)
         check_model(self._config, body.model)
         if body.messages is not None:
-            messages = [(message.role, message.text) for message in body.messages]
-            ids = tokenizer.encode_chat(messages, generation_prompt=body.add_generation_prompt)
+            messages, images, audio, _ = read_conversation(body.messages)
+            ids = tokenizer.encode_chat(
+                messages, images=images, audio=audio, generation_prompt=body.add_generation_prompt
+            )
         elif body.prompt is not None:
             ids = tokenizer.encode(body.prompt)
         else:

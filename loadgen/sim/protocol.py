@@ -2,7 +2,7 @@
 
 import zlib
 from array import array
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -47,16 +47,81 @@ class _StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
+class _TextBlock(msgspec.Struct, tag_field="type", tag="text"):
+    text: str
+
+
+class _Url(msgspec.Struct):
+    url: str
+
+
+class ImageBlock(msgspec.Struct, tag_field="type", tag="image_url"):
+    """An image among the blocks of a message."""
+
+    image_url: _Url
+
+    @property
+    def source(self) -> str:
+        """Its address, or itself as a data URI."""
+        return self.image_url.url
+
+
+class _Sound(msgspec.Struct):
+    data: str
+    format: str
+
+
+class AudioBlock(msgspec.Struct, tag_field="type", tag="input_audio"):
+    """A sound among the blocks of a message."""
+
+    input_audio: _Sound
+
+    @property
+    def source(self) -> str:
+        """Its file in base64."""
+        return self.input_audio.data
+
+
 class Message(msgspec.Struct):
+    """One message of a chat's body."""
+
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[_TextBlock | ImageBlock | AudioBlock] | None = None
 
     @property
     def text(self) -> str:
-        """The message's words; parts that are no text, such as images, count for nothing."""
+        """The message's words: its text blocks, joined as they are."""
         if isinstance(self.content, list):
-            return " ".join(str(part.get("text", "")) for part in self.content)
+            return "".join(block.text for block in self.content if isinstance(block, _TextBlock))
         return self.content or ""
+
+    @property
+    def media(self) -> list[ImageBlock | AudioBlock]:
+        """Its images and sounds, in order; they are counted, and not decoded."""
+        if isinstance(self.content, list):
+            return [block for block in self.content if not isinstance(block, _TextBlock)]
+        return []
+
+
+class Conversation(NamedTuple):
+    """The arguments of `tokenizer.encode_chat` and `count_chat`, and what distinguishes its media from others."""
+
+    messages: list[tuple[str, str]]
+    images: int
+    audio: int
+    sources: list[str]
+
+
+def read_conversation(messages: list[Message]) -> Conversation:
+    """What the simulated model sees of a chat."""
+    media = [block for message in messages for block in message.media]
+    images = sum(isinstance(block, ImageBlock) for block in media)
+    return Conversation(
+        [(message.role, message.text) for message in messages],
+        images,
+        len(media) - images,
+        [block.source for block in media],
+    )
 
 
 class _Body(msgspec.Struct, kw_only=True):
@@ -150,13 +215,16 @@ def parse_generation(kind: Kind, body: bytes, config: SimConfig) -> Generation:
 
 
 def _chat(body: _ChatBody, config: SimConfig) -> Generation:
-    messages = [(message.role, message.text) for message in body.messages]
+    messages, images, audio, sources = read_conversation(body.messages)
     draw = config.seed
     for role, text in messages:
         draw = zlib.crc32(text.encode(), zlib.crc32(role.encode(), draw))
+    for source in sources:
+        draw = zlib.crc32(source.encode(), draw)
     asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    ids = tokenizer.encode_chat(messages) if body.return_token_ids else None
-    return _generation("chat", body, config, tokenizer.count_chat(messages), asked, draw, ids)
+    ids = tokenizer.encode_chat(messages, images=images, audio=audio) if body.return_token_ids else None
+    tokens = tokenizer.count_chat(messages, images=images, audio=audio)
+    return _generation("chat", body, config, tokens, asked, draw, ids)
 
 
 def _completion(body: _CompletionBody, config: SimConfig) -> Generation:

@@ -11,11 +11,18 @@ from typing import Final
 _PIECE: Final = re.compile(rb" ?\S{1,6}|\s")
 _MAX_BYTES: Final = 6
 _SPECIAL_BITS: Final = 7  # no piece has this length
-_SPECIALS: Final = ("<|im_start|>", "<|im_end|>")
+_SPECIALS: Final = ("<|im_start|>", "<|im_end|>", "<|image|>", "<|audio|>")
 BEGIN: Final = _SPECIAL_BITS
 """The id of the token that begins a message in the chat template."""
 END: Final = 8 + _SPECIAL_BITS
 """The id of the token that ends one."""
+IMAGE: Final = 2 * 8 + _SPECIAL_BITS
+AUDIO: Final = 3 * 8 + _SPECIAL_BITS
+"""The id of each token of an image, and of a sound."""
+IMAGE_TOKENS: Final = 576
+"""What any image is, as to LLaVA 1.5: 24 x 24 patches, whatever its size."""
+AUDIO_TOKENS: Final = 125
+"""What any sound is: 5 s as Qwen2-Audio hears them, 25 tokens a second."""
 
 
 def count(text: str) -> int:
@@ -38,10 +45,15 @@ def token_strings(ids: Iterable[int]) -> list[str]:
     return [_bytes(token).decode("latin-1").translate(_SHOWN) for token in ids]
 
 
-def encode_chat(messages: Sequence[tuple[str, str]], *, generation_prompt: bool = True) -> list[int]:
-    """The chat template: each (role, text) costs three tokens, its role and its text."""
+def encode_chat(
+    messages: Sequence[tuple[str, str]], *, images: int = 0, audio: int = 0, generation_prompt: bool = True
+) -> list[int]:
+    """The chat template: each (role, text) costs three tokens, its role and its text.
+
+    The tokens of the conversation's images and sounds come before its text.
+    """
     newline = _pack(b"\n")
-    ids: list[int] = []
+    ids = [IMAGE] * (IMAGE_TOKENS * images) + [AUDIO] * (AUDIO_TOKENS * audio)
     for role, text in messages:
         ids += (BEGIN, *encode(role), newline, *encode(text), END)
     if generation_prompt:
@@ -49,9 +61,12 @@ def encode_chat(messages: Sequence[tuple[str, str]], *, generation_prompt: bool 
     return ids
 
 
-def count_chat(messages: Sequence[tuple[str, str]], *, generation_prompt: bool = True) -> int:
+def count_chat(
+    messages: Sequence[tuple[str, str]], *, images: int = 0, audio: int = 0, generation_prompt: bool = True
+) -> int:
     """The length of `encode_chat`, without the ids."""
     length = sum(3 + count(role) + count(text) for role, text in messages)
+    length += IMAGE_TOKENS * images + AUDIO_TOKENS * audio
     return length + (2 + count("assistant") if generation_prompt else 0)
 
 

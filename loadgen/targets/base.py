@@ -34,6 +34,13 @@ class Opening(msgspec.Struct, frozen=True):
     """Resident memory of the worker and of all processes below it, after the start."""
 
 
+class Patience(msgspec.Struct, frozen=True):
+    """How long a worker may take, in seconds, to open its target, and to close it when told to finish."""
+
+    open_seconds: float = 600.0
+    close_seconds: float = 15.0
+
+
 class Target(Protocol):
     """One worker's hold on what it loads: an HTTP session, an engine, or a simulated engine."""
 

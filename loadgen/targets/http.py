@@ -18,10 +18,11 @@ from loadgen.errors import TargetError
 from loadgen.metrics.outcome import Exchange
 from loadgen.targets.base import Opening, TargetInfo
 from loadgen.targets.chunks import DISCONNECT, PROTOCOL, ChunkReader, read_whole
+from loadgen.targets.content import openai_messages
 from loadgen.targets.sse import EventParser
 from loadgen.targets.transport import Answer, Transport, TransportError, open_transport
 from loadgen.targets.words import words_of_body
-from loadgen.workload.request import Request
+from loadgen.workload.request import Message, Request
 
 LENGTH_FIELDS: Final = ("max_tokens", "min_tokens", "ignore_eos")
 """The body fields that ask for an exact number of output tokens."""
@@ -142,10 +143,15 @@ class HttpSession:
         self._lengths = tuple(name for name in LENGTH_FIELDS if name not in unwanted)
 
     def prepare(self, request: Request) -> Prepared:
-        """Render a request's body. Fields of `[workload.body]` take the place of ours."""
+        """Render a request's body. Fields of `[workload.body]` take the place of ours.
+
+        Raises:
+            PromptError: an image or sound cannot be read, or there is video.
+            LoadgenError: an image or sound needs a library that is not installed.
+        """
         parts = [self._fixed] if self._fixed else []
         if request.messages is not None and "messages" not in self._unwanted:
-            parts.append(b'"messages":' + _ENCODE(request.messages))
+            parts.append(b'"messages":' + _encode_messages(request.messages))
         if request.prompt is not None and "prompt" not in self._unwanted:
             parts.append(b'"prompt":' + _ENCODE(request.prompt))
         if request.output_tokens is not None:
@@ -313,6 +319,13 @@ async def _read_rest(answer: Answer) -> None:
     with anyio.move_on_after(_END_GRACE_SECONDS), suppress(TransportError):
         while (await answer.read())[1]:
             pass
+
+
+def _encode_messages(messages: tuple[Message, ...]) -> bytes:
+    for message in messages:
+        if not isinstance(message.content, str):
+            return _ENCODE(openai_messages(messages))
+    return _ENCODE(messages)  # text alone is in the API's own shape already
 
 
 def _headers(target: profile.HttpTarget, authorization: str | None) -> CIMultiDict[str]:

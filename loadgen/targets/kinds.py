@@ -1,19 +1,25 @@
 """The kinds of target by their type in the profile. A new kind is one new file and one line in each table."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from loadgen import profile as profiles
 from loadgen.clock import Clock
-from loadgen.profile import HttpTarget, Profile, SimTarget, Workload
-from loadgen.targets.base import Target, TargetInfo
+from loadgen.profile import EngineTarget, HttpTarget, Profile, SimTarget, Workload
+from loadgen.targets.base import Patience, Target, TargetInfo
+from loadgen.targets.engine_opening import LOG_ENV, open_engine
 from loadgen.targets.http import open_http
 from loadgen.targets.preflight import check_http
+from loadgen.targets.prompt import prompt_format
 from loadgen.targets.sim import describe_sim, embedded_server, open_sim
 from loadgen.targets.tokenization import tokenizer_of, tokenizer_of_server, tokenizer_of_simulator
+from loadgen.targets.vllm_api import require_vllm
 from loadgen.workload.request import Request, Tokenization
 from loadgen.workload.sources import make_workload
 from loadgen.workload.tokens import estimate
@@ -22,6 +28,8 @@ _TRIAL_INDEX: Final = 1 << 60
 """The trial request's; no request of the load has it."""
 _TRIAL_PROMPT_TOKENS: Final = 16
 _TRIAL_OUTPUT_TOKENS: Final = 2
+_GRACE_SECONDS: Final = 60
+_CLOSE_ENGINE_SECONDS: Final = 90
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -75,6 +83,24 @@ async def _check_sim(profile: Profile, clock: Clock) -> AsyncIterator[Checked]:
         yield replace(checked, info=replace(checked.info, kind="sim"))
 
 
+@asynccontextmanager
+async def _check_engine(profile: Profile, clock: Clock) -> AsyncIterator[Checked]:
+    """What can be told without loading a model; the rest is told by the workers that do."""
+    target = profile.target
+    assert isinstance(target, EngineTarget)
+    require_vllm()
+    prompt_format(target.request_format)
+    yield Checked(profile, TargetInfo(kind="engine", model=target.model), tokenizer_of(profile.workload))
+
+
+def patience_with(target: profiles.Target) -> Patience:
+    """How long a worker may take to open and to close this target."""
+    if isinstance(target, EngineTarget):
+        # Beyond its own limit, which says why: here only a worker that hangs is meant.
+        return Patience(target.start_timeout.seconds + _GRACE_SECONDS, _CLOSE_ENGINE_SECONDS)
+    return Patience()
+
+
 def _trial(profile: Profile) -> tuple[Workload, Request]:
     """The workload and the request of the trial: like those of the load, but short."""
     workload = profile.workload
@@ -96,11 +122,19 @@ def _open_sim(profile: Profile, info: TargetInfo, clock: Clock) -> AbstractAsync
     return open_sim(profile.target, clock)
 
 
+def _open_engine(profile: Profile, info: TargetInfo, clock: Clock) -> AbstractAsyncContextManager[Target]:
+    assert isinstance(profile.target, EngineTarget)
+    log = os.environ.get(LOG_ENV)
+    return open_engine(profile.target, profile.workload, _trial(profile), Path(log) if log else None, clock)
+
+
 _CHECKS: Final[dict[type, Callable[[Profile, Clock], AbstractAsyncContextManager[Checked]]]] = {
     HttpTarget: _check_http,
     SimTarget: _check_sim,
+    EngineTarget: _check_engine,
 }
 _OPENERS: Final[dict[type, Callable[[Profile, TargetInfo, Clock], AbstractAsyncContextManager[Target]]]] = {
     HttpTarget: _open_http,
     SimTarget: _open_sim,
+    EngineTarget: _open_engine,
 }

@@ -20,7 +20,8 @@ from loadgen.sim.driver import make_engine
 from loadgen.sim.engine import Engine
 from loadgen.sim.server import ServerSettings
 from loadgen.targets.base import Opening, TargetInfo
-from loadgen.workload.request import Request, text_of
+from loadgen.targets.prompt import refuse_videos
+from loadgen.workload.request import Audio, Image, Request, text_of
 
 UNASKED_OUTPUT_TOKENS: Final = 64
 """What the model in a worker answers where no length is asked for."""
@@ -128,7 +129,10 @@ async def embedded_server(target: SimTarget) -> AsyncIterator[HttpTarget]:
 
 def _count(request: Request) -> int:
     if request.messages is not None:
-        return tokenizer.count_chat([(m.role, text_of(m)) for m in request.messages])
+        parts = [part for m in request.messages if not isinstance(m.content, str) for part in m.content]
+        refuse_videos(parts)
+        images, audio = (sum(isinstance(part, kind) for part in parts) for kind in (Image, Audio))
+        return tokenizer.count_chat([(m.role, text_of(m)) for m in request.messages], images=images, audio=audio)
     if isinstance(request.prompt, str):
         return tokenizer.count(request.prompt)
     return len(request.prompt or ())

@@ -8,7 +8,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import anyio.lowlevel
@@ -19,12 +19,14 @@ from loadgen.metrics.fold import StageMeter
 from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, TIMEOUT, UNFINISHED, Exchange, Outcome
 from loadgen.targets.base import Target
 from loadgen.units import NS_PER_SECOND, NS_PER_US
+from loadgen.workers.jobs import Job, News, StageRun
 from loadgen.workers.messages import Stop
-from loadgen.workload.request import Request
-from loadgen.workload.sources import Workload
 
 _RENDER_SLICE_NS: Final = 200 * NS_PER_US
 """How long rendering ahead may hold the loop at a stretch; it adds to the lateness of what falls due meanwhile."""
+
+_ABANDON_SECONDS: Final = 5
+"""How long requests in flight may take to end by themselves once their target is gone."""
 
 _RELEASE_AT_ONCE: Final = 16
 """How many due jobs start before the loop reads its sockets again. A worker that is behind would otherwise start all
@@ -32,79 +34,11 @@ that is due at once, each on a new connection, though answers that have come wou
 times a request, so it would fall behind further."""
 
 
-class Job:
-    """One request on its way through a worker."""
-
-    __slots__ = ("cut", "fault", "index", "intended_ns", "prepared", "request", "run", "scope")
-
-    def __init__(self, run: "StageRun", index: int, intended_ns: int) -> None:
-        self.run = run
-        self.index = index
-        self.intended_ns = intended_ns
-        self.request: Request | None = None
-        self.prepared: Any = None
-        self.fault: str | None = None
-        self.scope: anyio.CancelScope | None = None
-        self.cut: str | None = None
-        """The account into which somebody ended this job early."""
-
-    def __lt__(self, other: "Job") -> bool:
-        return self.intended_ns < other.intended_ns
-
-
-class StageRun:
-    """One stage as one worker runs it."""
-
-    def __init__(self, stage: int, workload: Workload, meter: StageMeter, *, drop: bool, closed: bool) -> None:
-        self.stage = stage
-        self.workload = workload
-        self.meter = meter
-        self.drop = drop
-        self.closed = closed
-        self.held = 0
-        """Jobs that the worker has of this stage and that have not ended."""
-        self.in_flight: dict[int, Job] = {}
-        self.prefetched: deque[Job] = deque()
-        """Closed loop: jobs that no slot has started yet."""
-        self.free_slots: deque[int] = deque()
-        """Closed loop: for each free slot the instant from which it is free."""
-        self.stop_ns: int | None = None
-        self.stopped = False
-        self.drain_scope: anyio.CancelScope | None = None
-
-
-class News:
-    """What the worker has to tell the parent; whoever tells it takes it out. `wait` returns when there is something."""
-
-    def __init__(self) -> None:
-        self.credits = 0
-        self.started: dict[int, tuple[list[int], list[int]]] = {}
-        """By stage, indices and intended starts of the closed-loop jobs started."""
-        self.over: list[StageRun] = []
-        """Stages of which nothing is left; their last measurements are still in their meters."""
-        self._something = anyio.Event()
-        self._stage_over = anyio.Event()
-
-    def tell(self) -> None:
-        self._something.set()
-
-    def tell_over(self, run: StageRun) -> None:
-        self.over.append(run)
-        self._stage_over.set()
-
-    async def wait(self) -> None:
-        await self._something.wait()
-        self._something = anyio.Event()
-
-    async def wait_over(self) -> None:
-        await self._stage_over.wait()
-        self._stage_over = anyio.Event()
-
-
 class Dispatcher:
     """Starts each job at its intended start, never before, or as soon after as one of `slots` is free."""
 
-    def __init__(self, target: Target, clock: Clock, *, slots: int, timeout_ns: int) -> None:
+    def __init__(self, target: Target, clock: Clock, *, slots: int, timeout_ns: int, open_since_ns: int = 0) -> None:
+        """`open_since_ns` is when the target could first be loaded: what is due before it waits for a slot."""
         self._target = target
         self._clock = clock
         self._timer = clock.timer()
@@ -117,12 +51,14 @@ class Dispatcher:
         """Due jobs without a slot, in order."""
         self._unrendered: deque[Job] = deque()
         self._to_render = anyio.Event()
-        self._free_since_ns = 0
+        self._free_since_ns = open_since_ns
         """Since when a slot has been free, while one is."""
         self._in_flight = 0
         self._sent: dict[Job, int] = {}
         """When those in flight were sent, in order: with one timeout for all, the first is the next to reach it."""
         self._tasks: TaskGroup | None = None
+        self._abandoned = False
+        self._one_ended = anyio.Event()
         self.news = News()
 
     @property
@@ -162,6 +98,8 @@ class Dispatcher:
 
     def add(self, stage: int, indices: list[int], intended_ns: list[int]) -> None:
         """Take jobs: of an open loop with their intended starts, of a closed one for the slots to start."""
+        if self._abandoned:
+            return
         run = self._runs[stage]
         run.held += len(indices)
         if run.closed:
@@ -212,6 +150,27 @@ class Dispatcher:
         """End what is in flight of a stage as cancelled."""
         if stage in self._runs:
             self._cut(self._runs[stage].in_flight.values(), CANCELLED)
+
+    async def abandon(self) -> None:
+        """The target is gone: start nothing more, and wait for what is in flight to end, as it soon does.
+
+        Jobs that were not sent stay unrecorded: the parent, which knows of them, gives them to others.
+        """
+        self._abandoned = True
+        self._due.clear()
+        self._waiting.clear()
+        for run in self._runs.values():
+            run.prefetched.clear()
+        with anyio.move_on_after(_ABANDON_SECONDS):
+            await self._none_in_flight()
+        for run in list(self._runs.values()):
+            self._cut(run.in_flight.values(), FAILED + "target")
+        await self._none_in_flight()
+
+    async def _none_in_flight(self) -> None:
+        while self._in_flight:
+            self._one_ended = anyio.Event()
+            await self._one_ended.wait()
 
     # --- the tasks ----------------------------------------------------------------------------------------------------
 
@@ -337,6 +296,8 @@ class Dispatcher:
         self._record(job, account, admitted_ns, sent_ns, end_ns, exchange)
         self._free_slot(run, end_ns)
         self._close_if_over(run)
+        if self._abandoned:
+            self._one_ended.set()
 
     def _end_unsent(self, job: Job, account: str) -> None:
         job.cut = account

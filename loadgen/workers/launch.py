@@ -6,26 +6,38 @@ Either way a launched worker is an `Incarnation`: a channel that has said Hello,
 import hmac
 import os
 import secrets
+import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
 import anyio
+import anyio.to_thread
 from anyio.abc import Process, SocketAttribute, SocketStream
 from anyio.streams.stapled import MultiListener
 
 from loadgen.clock import Clock
 from loadgen.errors import RunFailure, one_failure
-from loadgen.processes import end_process, how_it_ended
+from loadgen.processes import end_family, end_process, how_it_ended
+from loadgen.targets.engine_opening import LOG_ENV
 from loadgen.workers.channel import Channel, ChannelClosed, SocketChannel, memory_channels
+from loadgen.workers.lifeline import FOLDER_ENV, PARENT_ENV, family_of
 from loadgen.workers.messages import Hello
+from loadgen.workers.placement import Placement
 from loadgen.workers.worker import ADDRESS_ENV, TOKEN_ENV, WORKER_ENV, run_worker
 
 _HELLO_SECONDS: Final = 60
 _GREETING_SECONDS: Final = 5
+ENGINE_FINISH_SECONDS: Final = 60
+"""How long a worker that was told to finish may take to shut its engine down in order."""
+_ENGINE_LOG_LINES: Final = 5
+"""How many lines of its log to quote of a worker with an engine: the last one alone seldom says why."""
+_LONGEST_TEMPORARY: Final = 54
+"""A Unix socket's path has at most 103 bytes (macOS; Linux has 107): less `/lg-` and 8, less `/` and vLLM's 36."""
 
 
 class NotStarted(RunFailure):
@@ -41,6 +53,9 @@ class Incarnation(Protocol):
 
     channel: Channel
     pid: int
+    finishing: bool
+    """Set by who tells it to finish: it is then given the time that its target takes to close in order. Any other end
+    is a quick one."""
 
     async def ended(self) -> str:
         """How it ended, in words, once it has: `exit code 1`, `signal SIGKILL`, with the last words it logged."""
@@ -54,21 +69,35 @@ class Launcher(Protocol):
 
 
 class _LocalIncarnation:
-    def __init__(self, channel: Channel, process: Process, log: Path) -> None:
+    def __init__(self, channel: Channel, process: Process, log: Path, lines: int) -> None:
         self.channel = channel
         self.pid = process.pid
+        self.finishing = False
         self._process = process
         self._log = log
+        self._lines = lines
 
     async def ended(self) -> str:
-        return how_it_ended(await self._process.wait(), self._log)
+        return how_it_ended(await self._process.wait(), self._log, lines=self._lines)
 
 
 class LocalLauncher:
-    """Worker processes on this machine, fresh interpreters that dial back over loopback with the run's token."""
+    """Worker processes on this machine, fresh interpreters that dial back over loopback with the run's token.
 
-    def __init__(self, log_directory: Path) -> None:
+    `placements` are the workers' by number; a worker without one has no engine. What a worker with an engine began, and
+    its temporary folder, are gone when its incarnation is, however it ended.
+    """
+
+    def __init__(
+        self,
+        log_directory: Path,
+        placements: Sequence[Placement] = (),
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "loadgen.workers.worker"),
+    ) -> None:
         self._log_directory = log_directory
+        self._placements = placements
+        self._command = command
         self._token = secrets.token_hex(16)
         self._address = ""
         self._arrived: dict[int, Channel] = {}
@@ -101,42 +130,88 @@ class LocalLauncher:
 
     @asynccontextmanager
     async def launch(self, worker: int) -> AsyncIterator[Incarnation]:
+        placement = self._placements[worker] if worker < len(self._placements) else Placement()
         log = self._log_directory / f"worker-{worker}.log"
-        environment = {**os.environ, ADDRESS_ENV: self._address, TOKEN_ENV: self._token, WORKER_ENV: str(worker)}
+        lines = _ENGINE_LOG_LINES if placement.engine else 1
+        with _folder(placement) as folder:
+            process = await self._start(worker, placement, folder, log)
+            try:
+                channel = await self._hello_of(worker, process, log, lines)
+                try:
+                    incarnation = _LocalIncarnation(channel, process, log, lines)
+                    yield incarnation
+                    if incarnation.finishing and folder is not None:
+                        with anyio.move_on_after(ENGINE_FINISH_SECONDS):
+                            await process.wait()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await channel.aclose()
+            finally:
+                await end_process(process)
+                if folder is not None:
+                    with anyio.CancelScope(shield=True):
+                        # In a thread: it looks at all processes of the machine, and may wait for some.
+                        await anyio.to_thread.run_sync(end_family, family_of(process.pid, folder))
+                if log.exists() and log.stat().st_size == 0:
+                    log.unlink()
+
+    async def _start(self, worker: int, placement: Placement, folder: str | None, log: Path) -> Process:
+        environment = {
+            **os.environ,
+            **placement.environment,
+            ADDRESS_ENV: self._address,
+            TOKEN_ENV: self._token,
+            WORKER_ENV: str(worker),
+            **({} if folder is None else _engine_environment(folder, log)),
+        }
         with log.open("ab") as output:
-            process = await anyio.open_process(
-                [sys.executable, "-m", "loadgen.workers.worker"],
+            return await anyio.open_process(
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=environment,
                 start_new_session=True,  # a Ctrl-C of the terminal reaches the parent alone
             )
-        try:
-            channel = await self._hello_of(worker, process, log)
-            try:
-                yield _LocalIncarnation(channel, process, log)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await channel.aclose()
-        finally:
-            await end_process(process)
-            if log.exists() and log.stat().st_size == 0:
-                log.unlink()
 
-    async def _hello_of(self, worker: int, process: Process, log: Path) -> Channel:
+    async def _hello_of(self, worker: int, process: Process, log: Path, lines: int) -> Channel:
         with anyio.move_on_after(_HELLO_SECONDS), one_failure():
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._fail_on_exit, worker, process, log)
+                tasks.start_soon(self._fail_on_exit, worker, process, log, lines)
                 while worker not in self._arrived:
                     await self._arrival.wait()
                 tasks.cancel_scope.cancel()
             return self._arrived.pop(worker)
         raise NotStarted(f"worker {worker} did not report within {_HELLO_SECONDS} s of its start", process.pid)
 
-    async def _fail_on_exit(self, worker: int, process: Process, log: Path) -> None:
-        how = how_it_ended(await process.wait(), log)
+    async def _fail_on_exit(self, worker: int, process: Process, log: Path, lines: int) -> None:
+        how = how_it_ended(await process.wait(), log, lines=lines)
         raise NotStarted(f"worker {worker} did not start: {how}", process.pid)
+
+
+@contextmanager
+def _folder(placement: Placement) -> Iterator[str | None]:
+    """A temporary folder for an engine's sockets, as long as the context lasts; none for a worker without an engine."""
+    if not placement.engine:
+        yield None
+        return
+    parent = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="lg-", dir=parent if len(os.fsencode(parent)) <= _LONGEST_TEMPORARY else "/tmp")  # noqa: S108
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _engine_environment(folder: str, log: Path) -> dict[str, str]:
+    return {
+        FOLDER_ENV: folder,
+        PARENT_ENV: str(os.getpid()),
+        LOG_ENV: str(log.absolute()),
+        "VLLM_RPC_BASE_PATH": folder,
+        # vLLM's processes give themselves titles, which would overwrite the environment that they are known by.
+        "SPT_NOENV": "1",
+    }
 
 
 class InlineLauncher:
@@ -169,6 +244,7 @@ class _InlineIncarnation:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.pid = os.getpid()
+        self.finishing = False
         self.gone = anyio.Event()
 
     async def ended(self) -> str:

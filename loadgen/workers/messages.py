@@ -93,17 +93,17 @@ class Ready(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """The target could not be opened; the worker ends."""
+    """The target could not be opened; the worker ends. `usage`: it is the profile that is at fault."""
 
     reason: str
+    usage: bool = False
 
 
 class Gone(_Message, frozen=True):
-    """The target is gone for good, and the worker ends. What was in flight has been told as failed; `unsent` are the
-    jobs, by stage, that were not: they go to others."""
+    """The target is gone for good, and the worker ends. What was in flight has been told as failed; the other jobs of
+    this worker were not sent, and go to others."""
 
     reason: str
-    unsent: dict[int, list[int]]
 
 
 class Grant(_Message, frozen=True):

@@ -14,17 +14,19 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from loadgen.clock import Clock
-from loadgen.errors import RunFailure, TargetError, one_failure
-from loadgen.metrics.journal import WorkerDeath
-from loadgen.metrics.outcome import LOST
+from loadgen.errors import LoadgenError, RunFailure, TargetError, one_failure
+from loadgen.metrics.journal import WorkerDeath, WorkerOpened
+from loadgen.metrics.outcome import LOST, UNFINISHED
 from loadgen.metrics.recorder import Recorder
+from loadgen.targets.base import Opening, Patience
 from loadgen.units import NS_PER_SECOND
-from loadgen.workers.channel import Channel, ChannelClosed
+from loadgen.workers.channel import ChannelClosed
 from loadgen.workers.launch import Incarnation, Launcher, NotStarted
 from loadgen.workers.messages import (
     Cancel,
     Failed,
     Finish,
+    Gone,
     Grant,
     Jobs,
     Message,
@@ -38,9 +40,8 @@ from loadgen.workers.messages import (
     Stopped,
 )
 
-_READY_SECONDS: Final = 600
-"""For opening the target in a worker: an engine loads its model then."""
-_FINISH_SECONDS: Final = 15
+_ENDING_SECONDS: Final = 15
+"""For the process of a worker to end after its channel has."""
 _SILENCE_SECONDS: Final = 20
 """A worker sends a snapshot four times a second; one that says nothing for so long hangs."""
 _STOP_GRACE_NS: Final = 15 * NS_PER_SECOND
@@ -55,20 +56,23 @@ class Outstanding(msgspec.Struct, frozen=True):
 
 
 class Requeued(msgspec.Struct, frozen=True):
-    """A job that came back from a worker that died, to be given to another."""
+    """A job that came back from a worker that died, to be given to another. `account` is where it ends if its stage
+    does before that."""
 
     stage: int
     index: int
     intended_ns: int | None
+    account: str = LOST
 
 
 class Port:
     """The parent's end of one live worker."""
 
-    def __init__(self, worker: int, channel: Channel, pid: int, credits: int) -> None:
+    def __init__(self, worker: int, incarnation: Incarnation, credits: int) -> None:
         self.worker = worker
-        self.channel = channel
-        self.pid = pid
+        self.incarnation = incarnation
+        self.channel = incarnation.channel
+        self.pid = incarnation.pid
         self.credits = credits
         self.outstanding: dict[int, Outstanding] = {}
         self.unstarted = 0
@@ -89,6 +93,7 @@ class Pool:
         *,
         max_restarts: int,
         fail: Callable[[str], None],
+        patience: Patience,
     ) -> None:
         self._launcher = launcher
         self._setups = setups
@@ -96,6 +101,7 @@ class Pool:
         self._clock = clock
         self._max_restarts = max_restarts
         self._fail = fail
+        self._patience = patience
         self._stages: dict[int, Callable[[int, int], StageStart]] = {}
         self._stop_messages: dict[int, Stop] = {}
         self._finishing = False
@@ -189,7 +195,7 @@ class Pool:
             try:
                 with one_failure():
                     await self._live(worker)
-            except (RunFailure, TargetError) as error:
+            except LoadgenError as error:
                 if life == 0:
                     raise
                 pid = error.pid if isinstance(error, NotStarted) else None
@@ -217,21 +223,28 @@ class Pool:
         channel = incarnation.channel
         try:
             await channel.send(self._setups[worker])
-            with anyio.fail_after(_READY_SECONDS):
+            with anyio.fail_after(self._patience.open_seconds):
                 answer = await channel.receive()
         except TimeoutError:
-            raise RunFailure(f"worker {worker} did not open its target within {_READY_SECONDS} s") from None
+            limit = self._patience.open_seconds
+            raise RunFailure(f"worker {worker} did not open its target within {limit} s") from None
         except ChannelClosed:
             how = await self._ending_of(incarnation)
             raise NotStarted(f"worker {worker} ended while it opened its target: {how}", incarnation.pid) from None
         if isinstance(answer, Failed):
-            raise TargetError(answer.reason)
+            raise LoadgenError(answer.reason) if answer.usage else TargetError(answer.reason)
         assert isinstance(answer, Ready)
-        port = Port(worker, channel, incarnation.pid, answer.credits)
+        if answer.opening is not None:
+            self._record_opening(worker, incarnation.pid, answer.opening)
+        port = Port(worker, incarnation, answer.credits)
         await self._tell_of_stages(port)
         self.ports.append(port)
         self._notify()
         return port
+
+    def _record_opening(self, worker: int, pid: int, opening: Opening) -> None:
+        facts = msgspec.to_builtins(opening.info)
+        self._recorder.worker_opened(WorkerOpened(worker, pid, opening.start_ns, opening.memory_bytes, facts))
 
     async def _tell_of_stages(self, port: Port) -> None:
         """Tell a worker of the stages under way, those included that begin or stop meanwhile."""
@@ -250,7 +263,7 @@ class Pool:
                 stopped.add(stage)
 
     async def _ending_of(self, incarnation: Incarnation) -> str:
-        with anyio.move_on_after(_FINISH_SECONDS):
+        with anyio.move_on_after(_ENDING_SECONDS):
             return await incarnation.ended()
         return "its connection ended, but not its process"
 
@@ -290,40 +303,51 @@ class Pool:
                     port.unstarted -= returned is not None and returned.intended_ns is None
             case Stopped():
                 port.stopped.add(message.stage)
+            case Gone():
+                self._bury(port, message.reason, unsent=True)
             case _:
                 raise RunFailure(f"worker {port.worker} sent {type(message).__name__} out of turn")
 
-    def _bury(self, port: Port, reason: str) -> None:
-        """A worker is dead: what was due or in flight there is lost, the rest goes to others."""
+    def _bury(self, port: Port, reason: str, *, unsent: bool = False) -> None:
+        """A worker is dead: what was due or in flight there is lost, the rest goes to others.
+
+        `unsent`: it has told of all that it sent, so that nothing is lost, and what was due waits for the target.
+        """
         now_ns = self._clock.now_ns()
         self.ports.remove(port)
-        lost: defaultdict[int, list[int]] = defaultdict(list)
+        account = UNFINISHED if unsent else LOST
+        over: defaultdict[int, list[int]] = defaultdict(list)
         for index, job in port.outstanding.items():
             stop = self._stop_messages.get(job.stage)
-            if job.intended_ns is None or job.intended_ns > now_ns:
-                if stop is None:
-                    self.requeued.append(Requeued(job.stage, index, job.intended_ns))
-            elif stop is None or job.intended_ns <= stop.stop_ns:
-                lost[job.stage].append(job.intended_ns)
-        for stage, intended_ns in lost.items():
-            # Not excused: some of them were never sent, and that is the generator's doing.
-            self._recorder.book(stage, LOST, intended_ns, queued=False)
-        count = sum(map(len, lost.values()))
-        self._recorder.worker_died(WorkerDeath(port.worker, port.pid, reason, count))
+            if stop is None and (unsent or job.intended_ns is None or job.intended_ns > now_ns):
+                self.requeued.append(Requeued(job.stage, index, job.intended_ns, account))
+            elif job.intended_ns is not None and job.intended_ns <= (now_ns if stop is None else stop.stop_ns):
+                over[job.stage].append(job.intended_ns)
+        for stage, intended_ns in over.items():
+            # Those lost are not excused: some of them were never sent, and that is the generator's doing.
+            self._recorder.book(stage, account, intended_ns, queued=unsent)
+        lost = 0 if unsent else sum(map(len, over.values()))
+        self._recorder.worker_died(WorkerDeath(port.worker, port.pid, reason, lost))
         self._notify()
 
     def _abandon_requeued(self, stop: Stop) -> None:
         ours = [job for job in self.requeued if job.stage == stop.stage]
         self.requeued = [job for job in self.requeued if job.stage != stop.stage]
-        lost = [job.intended_ns for job in ours if job.intended_ns is not None and job.intended_ns <= stop.stop_ns]
-        if lost:
-            self._recorder.book(stop.stage, LOST, lost, queued=False)
+        for account in (LOST, UNFINISHED):
+            over = [
+                job.intended_ns
+                for job in ours
+                if job.account == account and job.intended_ns is not None and job.intended_ns <= stop.stop_ns
+            ]
+            if over:
+                self._recorder.book(stop.stage, account, over, queued=account == UNFINISHED)
 
     async def _finish(self, tasks: TaskGroup) -> None:
         self._finishing = True
         for port in list(self.ports):
+            port.incarnation.finishing = True
             await self._send(port, Finish())
-        with anyio.move_on_after(_FINISH_SECONDS):
+        with anyio.move_on_after(self._patience.close_seconds):
             while self.ports:
                 await self.changed()
         tasks.cancel_scope.cancel()

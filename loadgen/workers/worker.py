@@ -6,26 +6,31 @@ Started as `python -m loadgen.workers.worker` with the address and the run's tok
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
 import anyio
 import anyio.lowlevel
+from anyio.abc import TaskStatus
 
 from loadgen.clock import Clock, MonotonicClock
 from loadgen.decoding import decode
-from loadgen.errors import LoadgenError
+from loadgen.errors import ExitCode, LoadgenError
 from loadgen.metrics.fold import StageDelta, StageMeter
 from loadgen.profile import Profile
 from loadgen.targets.base import Target
 from loadgen.targets.kinds import open_target
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 from loadgen.workers.channel import Channel, ChannelClosed, SocketChannel
-from loadgen.workers.dispatch import Dispatcher, StageRun
+from loadgen.workers.dispatch import Dispatcher
+from loadgen.workers.jobs import StageRun
+from loadgen.workers.lifeline import lifeline
 from loadgen.workers.messages import (
     Cancel,
     Failed,
     Finish,
+    Gone,
     Grant,
     Hello,
     Jobs,
@@ -62,11 +67,22 @@ class Worker:
         self._profile = profile
         self._credits = setup.slots + setup.room
         self._opening = target.opening
-        tokenization = self._opening.tokenization if self._opening is not None else setup.tokenization
-        assert tokenization is not None
+        tokenization = setup.tokenization
+        if tokenization is None:
+            assert self._opening is not None
+            tokenization = self._opening.tokenization
         self._workload = make_workload(profile.workload, tokenization, setup.nonce)
-        self._dispatcher = Dispatcher(target, clock, slots=setup.slots, timeout_ns=profile.target.timeout)
+        self._target = target
+        self._dispatcher = Dispatcher(
+            target,
+            clock,
+            slots=setup.slots,
+            timeout_ns=profile.target.timeout,
+            # What had to wait for a target that is started again waited for the target.
+            open_since_ns=0 if self._opening is None else clock.now_ns(),
+        )
         self._vitals = vitals
+        self._snapshots = anyio.Lock()
         self._closed_loop = False
 
     async def serve(self) -> None:
@@ -77,8 +93,18 @@ class Worker:
             tasks.start_soon(self._snapshot_forever)
             tasks.start_soon(self._probe_lag)
             await self._channel.send(Ready(self._credits, self._opening))
+            tasks.start_soon(self._end_with_target, tasks.cancel_scope)
             await self._obey()
             tasks.cancel_scope.cancel()
+
+    async def _end_with_target(self, scope: anyio.CancelScope) -> None:
+        """Where the target is gone for good, tell what became of its requests, then that it is gone, and end."""
+        reason = await self._target.watch()
+        await self._dispatcher.abandon()
+        await self._grant()
+        await self._snapshot(self._clock.now_ns())
+        await self._channel.send(Gone(reason))
+        scope.cancel()
 
     async def _obey(self) -> None:
         while True:
@@ -130,6 +156,12 @@ class Worker:
                 await news.wait_over()
             now_ns = self._clock.now_ns()
             next_ns = max(next_ns + SNAPSHOT_NS, now_ns) if now_ns >= next_ns else next_ns
+            await self._snapshot(now_ns)
+
+    async def _snapshot(self, now_ns: int) -> None:
+        """Tell what ended since the last one. One at a time: their deltas are told in the order they are taken in."""
+        async with self._snapshots:
+            news = self._dispatcher.news
             over, news.over = news.over, []
             if over:
                 await self._grant()  # every start is told before its stage is over
@@ -179,16 +211,36 @@ async def run_worker(channel: Channel, clock: Clock, worker: int, token: str) ->
             raise ChannelClosed(f"expected Setup, got {type(setup).__name__}")
         profile = decode(Profile, setup.profile)
         vitals = Vitals(worker, clock.now_ns())
-        async with AsyncExitStack() as stack:
+        async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
+            stop_listening = await tasks.start(_listen_for_the_end, channel)
             try:
                 target = await stack.enter_async_context(open_target(profile, setup.info, clock))
             except LoadgenError as error:
-                await channel.send(Failed(str(error)))
+                await channel.send(Failed(str(error), usage=error.exit_code == ExitCode.USAGE))
+                tasks.cancel_scope.cancel()
                 return
+            await stop_listening()
             with vitals.watching_gc():
                 await Worker(channel, clock, setup, profile, target, vitals).serve()
     except* ChannelClosed:
         pass  # the parent is gone: there is nobody left to work for
+
+
+async def _listen_for_the_end(channel: Channel, *, task_status: TaskStatus[Callable[[], Awaitable[None]]]) -> None:
+    """Raise ChannelClosed where the parent goes while a target opens, which may take many minutes. The channel is the
+    caller's again when it has called what this task starts with."""
+    stopped = anyio.Event()
+    scope = anyio.CancelScope()
+
+    async def stop() -> None:
+        scope.cancel()
+        await stopped.wait()
+
+    with scope:
+        task_status.started(stop)
+        message = await channel.receive()
+        raise ChannelClosed(f"unexpected {type(message).__name__}")
+    stopped.set()
 
 
 async def _main() -> None:
@@ -200,7 +252,8 @@ async def _main() -> None:
 def main() -> None:
     """Run one worker process. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    anyio.run(_main, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
+    with lifeline():
+        anyio.run(_main, backend="asyncio", backend_options={"use_uvloop": sys.platform != "win32"})
 
 
 if __name__ == "__main__":

@@ -25,7 +25,11 @@ _SOURCES: Final[dict[str, Callable[[profile.Workload, Tokenization, int], Worklo
 
 def make_workload(workload: profile.Workload, tokenization: Tokenization, nonce: int) -> Workload:
     """The workload that the profile names. All processes of a run are given the same tokenization and the
-    same nonce."""
+    same nonce.
+
+    Raises:
+        LoadgenError: a library that the workload needs is not installed.
+    """
     return _SOURCES[workload.source](workload, tokenization, nonce)
 
 

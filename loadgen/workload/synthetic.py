@@ -8,13 +8,14 @@ itself.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from itertools import accumulate
 from typing import Final
 
 from loadgen import profile
+from loadgen.workload.hashing import Purpose, fraction, hash64, hash_key
 from loadgen.workload.lengths import inverse_cdf
-from loadgen.workload.request import Message, Request, Tokenization
+from loadgen.workload.media import SyntheticMedia
+from loadgen.workload.request import Message, Request, Text, Tokenization
 from loadgen.workload.words import VOCABULARY
 
 CORPUS_LENGTH: Final = 32_768
@@ -23,20 +24,8 @@ HEAD_BITS: Final = 64
 ASSUMED_VOCABULARY_SIZE: Final = 1_000
 """Token ids that every vocabulary in use has, where its size is not known."""
 
-_64_BITS: Final = (1 << 64) - 1
-_GAMMA: Final = 0x9E3779B97F4A7C15
 _FEWEST_HEADS: Final = 64
 _FEWEST_FIRSTS: Final = 16
-
-
-class Purpose(IntEnum):
-    """What a random number is for; numbers for different purposes are independent."""
-
-    PROMPT_LENGTH = 1
-    OUTPUT_LENGTH = 2
-    HEAD = 3
-    PLACE = 4
-    CORPUS = 5
 
 
 class SyntheticWorkload:
@@ -54,9 +43,14 @@ class SyntheticWorkload:
     3e-12, all seven with 2^-64: among a million requests the expected number of pairs that share four words
     is 1.6 and seven 3e-8. A block of a prefix cache (16 tokens in vLLM) is longer still: after the head comes
     text from a hashed place of a random corpus. Prompts shorter than the head carry as much of it as fits.
+
+    **Beside the text.** A chat begins with the profile's system message, the same in all, and its user message
+    holds the images, then the sounds, then the text; without these its content is the text alone. Their tokens
+    come on top of the drawn length.
     """
 
     def __init__(self, workload: profile.Workload, tokenization: Tokenization, nonce: int) -> None:
+        """Raises LoadgenError where the profile wants images and there is no Pillow."""
         seed = workload.seed
         self._chat = workload.kind == "chat"
         self._prompt_length = inverse_cdf(workload.prompt_tokens)
@@ -69,6 +63,8 @@ class SyntheticWorkload:
         else:
             around = tokenization.template_tokens if self._chat else tokenization.special_tokens
             self._prompt = _TextPrompts(seed, nonce, tokenization, around).prompt
+        self._system = None if workload.system is None else Message("system", workload.system)
+        self._media = SyntheticMedia(workload, nonce) if workload.images or workload.audio else None
 
     def request(self, index: int) -> Request:
         """Request `index`; `prompt_tokens` and `output_tokens` are the lengths as drawn."""
@@ -78,49 +74,19 @@ class SyntheticWorkload:
             output_tokens = self._output_length(fraction(self._output_length_key, index))
         prompt = self._prompt(index, prompt_tokens)
         if self._chat and isinstance(prompt, str):
-            return Request(index, (Message("user", prompt),), None, prompt_tokens, output_tokens)
+            user = Message("user", prompt if self._media is None else (*self._media.parts(index), Text(prompt)))
+            messages = (user,) if self._system is None else (self._system, user)
+            return Request(index, messages, None, prompt_tokens, output_tokens)
         return Request(index, None, prompt, prompt_tokens, output_tokens)
 
 
-# --- random numbers by index ------------------------------------------------------------------------------------------
-
-
-def hash_key(*parts: int) -> int:
-    """A key for `hash64`, a 64-bit hash of whole numbers in order; of each its lowest 64 bits count."""
-    key = 0
-    for part in parts:
-        key = _finalise(((key ^ part) + _GAMMA) & _64_BITS)
-    return key
-
-
-def hash64(key: int, index: int) -> int:
-    """64 random bits: output `index` of the generator SplitMix64 with the seed `key`, at one step.
-
-    Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014. Its state only counts up
-    by a constant, so any output is at hand, in any order and process.
-    """
-    return _finalise((key + (index + 1) * _GAMMA) & _64_BITS)
-
-
-def fraction(key: int, index: int) -> float:
-    """A random number in [0, 1): the upper 53 of the 64 bits."""
-    return (hash64(key, index) >> 11) * 2.0**-53
-
-
-def _finalise(bits: int) -> int:
-    """The finaliser of SplitMix64 (Stafford's variant 13), a bijection of 64 bits."""
-    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
-    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _64_BITS
-    return bits ^ (bits >> 31)
+# --- prompts ----------------------------------------------------------------------------------------------------------
 
 
 def _corpus(seed: int, choices: int) -> list[int]:
     """Random numbers below `choices` (the bias of the remainder is below 2^-48)."""
     key = hash_key(seed, Purpose.CORPUS)
     return [hash64(key, i) % choices for i in range(CORPUS_LENGTH)]
-
-
-# --- prompts ----------------------------------------------------------------------------------------------------------
 
 
 class _TextPrompts:

@@ -14,6 +14,7 @@ import msgspec
 
 from loadgen.errors import LoadgenError
 from loadgen.workload.request import Tokenization
+from loadgen.workload.templates import compile_template
 from loadgen.workload.words import VOCABULARY
 
 PROBE_TEXT: Final = " ".join(VOCABULARY)
@@ -206,20 +207,10 @@ def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
 
 def _render(template: str, config: dict[str, Any], path: Path) -> str:
     """One user message of `PROBE_TEXT` as a server writes it, with the settings that chat templates expect."""
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = refuse
     special = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token")}
     messages = [{"role": "user", "content": PROBE_TEXT}]
     try:
-        return environment.from_string(template).render(messages=messages, add_generation_prompt=True, **special)
+        return compile_template(template).render(messages=messages, add_generation_prompt=True, **special)
     except Exception as fault:  # whatever a foreign template can do wrong
         raise LoadgenError(
             f"workload.tokenizer: the chat template of {path} cannot be rendered ({fault}); "

@@ -300,6 +300,14 @@ def test_records_say_what_is_known_and_leave_out_what_is_not(build: Any) -> None
     assert second == {"stage": 0, "index": 4, "account": "dropped", "intended": 1.0, "end": 1.1}
 
 
+def test_a_record_has_the_id_by_which_the_targets_log_names_the_request(build: Any) -> None:
+    meter = StageMeter(0, build.grid(), None, keep_records=True)
+    outcome = build.outcome()
+    outcome.exchange.request_id = "r-1"
+    meter.record(outcome)
+    assert json.loads(meter.flush(build.origin_ns).records)["request_id"] == "r-1"
+
+
 def test_loop_lag_is_kept_by_its_own_instant(build: Any) -> None:
     meter = StageMeter(0, build.grid(), None, keep_records=False)
     meter.lag(build.origin_ns + 2 * NS_PER_SECOND, 3 * MS)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.metrics.fold import StageMeter
 from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, SIGNIFICANT_DIGITS
-from loadgen.metrics.journal import StageEnd, WorkerDeath, WorkerStats, read_stage
+from loadgen.metrics.journal import StageEnd, WorkerDeath, WorkerOpened, WorkerStats, read_run, read_stage
 from loadgen.metrics.latency_log import HLOG, write_hlog
 from loadgen.metrics.outcome import COMPLETED, DROPPED, FAILED, LOST, UNFINISHED
 from loadgen.metrics.summary import Books
@@ -63,6 +63,17 @@ def test_an_unfinished_request_that_was_never_shipped_has_an_age(build: Any, tmp
     recorder.close()
     (booking,) = read_stage(tmp_path, 0)
     assert build.sums(replace(build.delta(build.outcome()), histograms=booking.bounds), "ttft_at_least").sum_ns == 3e9
+
+
+def test_what_an_opened_target_warns_of_is_shown_once_and_recorded(build: Any, tmp_path: Path) -> None:
+    recorder, _ = build.recorder(tmp_path)
+    opened = [WorkerOpened(worker, 10 + worker, 1, 1, {"warnings": ["no chat template"]}) for worker in range(2)]
+    for record in opened:
+        recorder.worker_opened(record)
+    recorder.stage_started(build.meta())
+    assert recorder.live().warnings == ["no chat template"]
+    recorder.close()
+    assert list(read_run(tmp_path))[1:3] == opened
 
 
 def test_the_live_view_shows_the_stage_so_far(build: Any, tmp_path: Path) -> None:

@@ -2,18 +2,19 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import LoadgenError
 from loadgen.metrics.fold import StageMeter
-from loadgen.metrics.journal import FOLDER, RunEnd, StageEnd, WorkerDeath, WorkerStats
+from loadgen.metrics.journal import FOLDER, RunEnd, RunHeader, StageEnd, WorkerDeath, WorkerOpened, WorkerStats
 from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, LOST, TIMEOUT, UNFINISHED, Outcome
 from loadgen.metrics.recorder import Recorder
 from loadgen.metrics.slo import Slo
 from loadgen.metrics.summarise import KILLED, summarise, summarise_stage
-from loadgen.metrics.summary import Stage, Summary
+from loadgen.metrics.summary import Stage, Summary, TargetStart
 from loadgen.units import NS_PER_MS, NS_PER_SECOND, Duration
 
 
@@ -355,6 +356,76 @@ def test_a_worker_is_reported_over_all_of_its_processes(build: Any, tmp_path: Pa
     (worker,) = summary.generator.workers
     assert (worker.worker, worker.pid, worker.restarts, worker.deaths) == (0, 11, 1, ["signal 9"])
     assert "Worker 0 (pid 10) died: signal 9." in summary.verdict.warnings
+
+
+# --- targets that workers start themselves ----------------------------------------------------------------------------
+
+
+def engine(worker: int = 0, pid: int = 10, seconds: float = 18.25, **facts: object) -> WorkerOpened:
+    told = {"kind": "engine", "model": "tiny", "url": None, "omitted_fields": [], "warnings": [], **facts}
+    return WorkerOpened(worker, pid, round(seconds * NS_PER_SECOND), 2_400_000_000, told)
+
+
+def test_the_start_of_a_workers_target_is_that_of_its_latest_life(build: Any, tmp_path: Path) -> None:
+    def more(recorder: Recorder) -> None:
+        recorder.worker_opened(engine(pid=10, seconds=30))
+        recorder.worker_opened(engine(worker=1, pid=20, seconds=40))
+        recorder.worker_died(WorkerDeath(0, 10, "signal SIGKILL", 2))
+        recorder.worker_opened(engine(pid=11, seconds=18.25))
+
+    summary = summarise(build.run(tmp_path, [build.delta(build.outcome())], more=more))
+    # Nothing but their starts is known of these workers: no stats came.
+    assert [(worker.pid, worker.restarts) for worker in summary.generator.workers] == [(11, 1), (20, 0)]
+    assert [worker.target for worker in summary.generator.workers] == [
+        TargetStart(18.25, 2_400_000_000),
+        TargetStart(40.0, 2_400_000_000),
+    ]
+
+
+def test_a_worker_without_a_target_of_its_own_has_no_such_key(build: Any, tmp_path: Path) -> None:
+    def more(recorder: Recorder) -> None:
+        recorder.worker(WorkerStats(0, 10, 3, 10, 100, 1, 1, 0, 0))
+
+    summary = summarise(build.run(tmp_path, [build.delta(build.outcome())], more=more))
+    assert "target" not in msgspec.to_builtins(summary.generator.workers[0])
+    assert summary.environment == {"loadgen": "0"}
+
+
+def test_the_first_target_that_was_up_completes_what_is_known_of_the_target(build: Any, tmp_path: Path) -> None:
+    known = {"loadgen": "0", "target": {"kind": "engine", "model": "tiny", "version": "0.32.0"}}
+    header = RunHeader("run", "2023-11-14T22:13:20+00:00", 1.0, build.origin_ns, {}, known)
+
+    def more(recorder: Recorder) -> None:
+        recorder.worker_opened(engine(max_model_len=1024))
+        recorder.worker_opened(engine(worker=1, max_model_len=2048))
+
+    summary = summarise(build.run(tmp_path, [build.delta(build.outcome())], header=header, more=more))
+    # `url` is None, `omitted_fields` and `warnings` are empty: left out.
+    told = {"kind": "engine", "model": "tiny", "version": "0.32.0", "max_model_len": 1024}
+    assert summary.environment == {"loadgen": "0", "target": told}
+
+
+def test_what_targets_warned_of_as_they_started_is_a_warning_once(build: Any, tmp_path: Path) -> None:
+    def more(recorder: Recorder) -> None:
+        for worker in range(2):
+            recorder.worker_opened(engine(worker=worker, warnings=["The context was cut to 512."]))
+
+    summary = summarise(build.run(tmp_path, [build.delta(build.outcome())], more=more))
+    assert summary.verdict.warnings.count("The context was cut to 512.") == 1
+    assert "warnings" not in summary.environment["target"]
+
+
+def test_the_last_words_of_a_worker_are_whole_in_the_summary(build: Any, tmp_path: Path) -> None:
+    words = "the engine died\n" + "x" * 1984  # 2,000 characters on two lines
+    summary = summarise(
+        build.run(
+            tmp_path,
+            [build.delta(build.outcome())],
+            more=lambda recorder: recorder.worker_died(WorkerDeath(0, 10, words, 1)),
+        )
+    )
+    assert summary.generator.workers[0].deaths == [words]
+    assert any(words in warning for warning in summary.verdict.warnings)
 
 
 def test_curves_end_where_samples_do_not_suffice(build: Any, stage: Any) -> None:

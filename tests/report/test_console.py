@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadgen.metrics.summary import Latencies, Stationary, Summary, Throughput, Tokens
+from loadgen.metrics.summary import Latencies, Stationary, Summary, TargetStart, Throughput, Tokens
 from loadgen.report.console import render_summary
 
 
@@ -198,6 +198,33 @@ def test_the_generator_tells_of_itself(build: Any) -> None:
     assert "p99 180 us" in row(text, "lateness")
     assert "p99 400 us" in row(text, "loop lag")
     assert "31 % of a core" in row(text, "worker 1")
+
+
+def test_the_start_of_an_engine_is_told(build: Any) -> None:
+    workers = [build.worker(0, target=TargetStart(18.34, 2_412_000_000))]
+    text = told(build.summary(generator=build.generator(workers=workers)))
+    assert " ".join(row(text, "engine").split()) == "engine started in 18.3 s, 2.41 GB"
+
+
+def test_the_starts_of_several_engines_are_told_as_a_range(build: Any) -> None:
+    starts = [TargetStart(21.0, 2_400_000_000), TargetStart(9.5, 2_412_000_000), TargetStart(18.34, 2_400_000_000)]
+    workers = [build.worker(number, target=start) for number, start in enumerate(starts)]
+    text = told(build.summary(generator=build.generator(workers=workers)))
+    assert " ".join(row(text, "engines").split()) == "engines 3, started in 9.50 s to 21.0 s, 2.40 GB to 2.41 GB each"
+
+
+def test_workers_without_an_engine_of_their_own_tell_of_none(build: Any) -> None:
+    assert "started in" not in told(build.summary())
+
+
+def test_the_last_words_of_an_engine_stay_on_a_few_lines(build: Any) -> None:
+    words = "\n".join(["the engine died", *["Traceback line"] * 150])  # about 2,000 characters
+    verdict = build.verdict(valid=False, reasons=[f"The run failed: {words}."], warnings=[f"Worker 0 died: {words}."])
+    workers = [build.worker(0, deaths=[words])]
+    text = told(build.summary(verdict=verdict, generator=build.generator(workers=workers)))
+    # Each of the three is cut to 400 characters; "Traceback line " has 15.
+    assert text.count("the engine died") == text.count("…") == 3
+    assert text.replace("\n", "").count("Traceback") <= 3 * 400 / 15
 
 
 def test_a_worker_that_died_is_named_among_many(build: Any) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from plotly.graph_objects import Figure
 
-from loadgen.metrics.summary import Latencies, Stationary, Summary
+from loadgen.metrics.summary import Latencies, Stationary, Summary, TargetStart
 from loadgen.report.html import to_html
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'{{ 7*7 }} <!-- %{x} [red]"
@@ -115,6 +115,16 @@ def test_books_generator_environment_and_profile_are_shown(build: Any) -> None:
     assert "31 % of a core, 84 MB" in text
     assert '"model": "tiny"' in text
     assert '[load] kind = "poisson" rate = 20.0 duration = "60s"' in text
+
+
+def test_the_starts_of_engines_are_shown_and_their_last_words_cut(build: Any) -> None:
+    workers = [build.worker(0, target=TargetStart(18.34, 2_412_000_000), deaths=["x" * 2000])]
+    verdict = build.verdict(valid=False, reasons=["y" * 2000], warnings=["z" * 2000])
+    text = page_of(build.summary(generator=build.generator(workers=workers), verdict=verdict)).text
+    assert "engine started in 18.3 s, 2.41 GB" in text
+    for letter in "xyz":
+        assert f"{letter * 399}…" in text  # 400 with the ellipsis
+        assert letter * 400 not in text
 
 
 def test_a_profile_that_toml_cannot_hold_is_shown_as_json(build: Any) -> None:

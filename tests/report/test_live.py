@@ -115,6 +115,26 @@ async def test_nothing_is_printed_before_there_is_something(build: Any) -> None:
     assert await shown(lambda: None, 0.1, period_seconds=0.02) == ""
 
 
+async def test_what_is_waited_for_is_printed_once_and_at_once(build: Any) -> None:
+    text = await shown(lambda: None, 0.2, opening="starting\n[b]2 engines", period_seconds=0.02)
+    assert text == "starting [b]2 engines\n"
+
+
+async def test_what_is_waited_for_stands_on_a_terminal_with_the_time_until_the_load_begins(build: Any) -> None:
+    began = time.monotonic()
+
+    def read() -> Live | None:
+        return build.live() if time.monotonic() - began > 0.2 else None
+
+    text = await shown(read, 0.5, terminal=True, opening="starting [b]2 engines", period_seconds=0.02)
+    assert "starting [b]2 engines, 00:00" in text
+    assert text.rindex("starting [b]2 engines") < text.index("poisson 20/s")
+
+
+async def test_quiet_does_not_say_what_is_waited_for(build: Any) -> None:
+    assert await shown(lambda: None, 0.05, quiet=True, opening="starting") == ""
+
+
 async def test_quiet_shows_nothing_until_cancelled(build: Any) -> None:
     began = time.monotonic()
     assert await shown(build.live, 0.1, quiet=True) == ""

@@ -1,6 +1,6 @@
 import pytest
 
-from loadgen.report.tables import percent, printable, significant
+from loadgen.report.tables import brief, percent, printable, significant
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,8 @@ def test_a_share_is_never_rounded_to_nothing(share: float, text: str) -> None:
 
 def test_what_cannot_be_printed_is_spelt_out_on_one_line() -> None:
     assert printable("a\n  b\x1b[0m \u202e\x00é") == "a b\\x1b[0m \\u202e\\x00é"
+
+
+def test_a_long_text_is_cut_to_400_characters_on_one_line() -> None:
+    assert brief("a\n" + "x" * 398) == "a " + "x" * 398  # 400 with the space
+    assert brief("a\n" + "x" * 399) == "a " + "x" * 397 + "…"

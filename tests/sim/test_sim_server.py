@@ -179,6 +179,63 @@ async def test_a_chat_without_messages_is_refused():
         assert (await _post(session, "/v1/chat/completions", {"model": "sim", "messages": []}))[0] == 400
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+
+
+def _chat_of(*blocks) -> dict:
+    return {"model": "sim", "messages": [{"role": "user", "content": list(blocks)}], "max_tokens": 5}
+
+
+async def test_a_chat_of_text_blocks_says_the_same_as_one_of_text():
+    blocks = _chat_of({"type": "text", "text": "hello "}, {"type": "text", "text": "there"})
+    async with _serving() as (_, session):
+        answers = [(await _post(session, "/v1/chat/completions", body))[1] for body in (CHAT, blocks)]
+    assert answers[0]["usage"] == answers[1]["usage"]
+    assert answers[0]["choices"] == answers[1]["choices"]
+
+
+async def test_images_and_sounds_of_a_chat_count_as_prompt_tokens():
+    hello = {"type": "text", "text": "hello there"}
+    body = _chat_of(IMAGE, SOUND, hello, SOUND) | {"return_token_ids": True}
+    async with _serving() as (_, session):
+        _, bare = await _post(session, "/v1/chat/completions", CHAT)
+        status, answer = await _post(session, "/v1/chat/completions", body)
+        _, tokens = await _post(session, "/tokenize", {"messages": body["messages"]})
+    assert status == 200
+    prompt_tokens = bare["usage"]["prompt_tokens"] + 576 + 2 * 125
+    assert answer["usage"]["prompt_tokens"] == tokens["count"] == prompt_tokens
+    assert len(answer["prompt_token_ids"]) == prompt_tokens
+
+
+async def test_another_image_gets_another_answer():
+    async with _serving() as (_, session):
+        words = set()
+        for letter in "ABCD":
+            image = IMAGE | {"image_url": {"url": f"data:image/png;base64,AAA{letter}"}}
+            _, answer = await _post(session, "/v1/chat/completions", _chat_of(image) | {"ignore_eos": True})
+            words.add(answer["choices"][0]["message"]["content"])
+    assert len(words) == 4
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
+        {"text": "of no type"},
+        {"type": "text"},
+        {"type": "image_url", "image_url": "data:image/png;base64,AAAA"},
+        {"type": "input_audio", "input_audio": {"data": "AAAA"}},
+    ],
+)
+async def test_a_block_of_an_unknown_kind_or_shape_is_refused_in_vllms_shape(block):
+    async with _serving() as (_, session):
+        status, answer = await _post(session, "/v1/chat/completions", _chat_of(block))
+    assert status == 400
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert ".content[" in answer["error"]["message"]
+
+
 async def test_an_unknown_route_has_the_frameworks_own_shape():
     async with _serving() as (_, session):
         assert await _post(session, "/v1/nothing", {}) == (404, {"detail": "Not Found"})

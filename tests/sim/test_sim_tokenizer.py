@@ -35,3 +35,13 @@ def test_the_chat_template_costs_a_few_tokens_a_message():
     # 4 + 2 words, 4 + 1 word, and 4 for the prompt to the assistant, whose name is two pieces.
     assert len(ids) == tokenizer.count_chat(messages) == 15
     assert tokenizer.count_chat(messages, generation_prompt=False) == 11
+
+
+def test_each_image_and_each_sound_of_a_chat_costs_a_fixed_number_of_tokens():
+    messages = [("user", "hi")]
+    ids = tokenizer.encode_chat(messages, images=2, audio=1)
+    # 4 + 1 word, and 4 for the prompt to the assistant.
+    assert len(ids) == tokenizer.count_chat(messages, images=2, audio=1) == 2 * 576 + 125 + 9
+    text = tokenizer.decode(ids)
+    assert (text.count("<|image|>"), text.count("<|audio|>")) == (2 * 576, 125)
+    assert text.endswith("<|im_start|>user\nhi<|im_end|><|im_start|>assistant\n")

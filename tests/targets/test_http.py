@@ -11,8 +11,9 @@ from loadgen.metrics.outcome import Exchange
 from loadgen.profile import HttpTarget, Workload
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.http import ServerUrl, open_http
+from loadgen.targets.prompt import PromptError
 from loadgen.units import NS_PER_MS
-from loadgen.workload.request import Message, Request
+from loadgen.workload.request import Image, Message, Request, Text
 from tests.targets.loopback import (
     DONE,
     ROLE,
@@ -105,6 +106,26 @@ async def test_a_chat_asks_for_a_stream_with_usage_and_an_exact_length():
 async def test_a_completion_has_a_prompt_of_text_or_token_ids(prompt):
     body = await body_of(Request(index=0, prompt=prompt), Workload(kind="completion"), stream=False)
     assert body == {"model": "tiny", "prompt": prompt if isinstance(prompt, str) else list(prompt)}
+
+
+async def test_a_chat_with_an_image_has_typed_blocks():
+    png = b"\x89PNG\r\n\x1a\n"
+    messages = (Message("system", "be brief"), Message("user", (Image(png), Text("what?"))))
+    body = await body_of(Request(index=0, messages=messages))
+    url = "data:image/png;base64,iVBORw0KGgo="
+    assert body["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {
+            "role": "user",
+            "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what?"}],
+        },
+    ]
+
+
+async def test_a_request_with_an_image_that_cannot_be_read_is_not_prepared():
+    request = Request(index=0, messages=(Message("user", (Image("no.png"),)),))
+    with pytest.raises(PromptError, match=r"image 1 of 1: there is no file 'no\.png'"):
+        await body_of(request)
 
 
 async def test_fields_of_the_workload_take_the_place_of_ours():

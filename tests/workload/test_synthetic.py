@@ -6,17 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.profile import Lognormal, Uniform, Workload
-from loadgen.workload.request import Request, Tokenization
+from loadgen.profile import Audio, Images, Lognormal, Uniform, Workload
+from loadgen.workload import request as parts
+from loadgen.workload.request import Message, Request, Tokenization, text_of
 from loadgen.workload.sources import make_workload, workload_nonce
-from loadgen.workload.synthetic import (
-    CORPUS_LENGTH,
-    SyntheticWorkload,
-    fraction,
-    hash64,
-    hash_key,
-    id_range,
-)
+from loadgen.workload.synthetic import CORPUS_LENGTH, SyntheticWorkload, id_range
 from loadgen.workload.words import VOCABULARY
 
 TEMPLATE, SPECIAL = 11, 1
@@ -45,7 +39,7 @@ def toy_count(text: str) -> int:
 def content(request: Request) -> str:
     """The text of a request, chat or not."""
     if request.messages is not None:
-        return request.messages[0].content
+        return text_of(request.messages[-1])
     assert isinstance(request.prompt, str)
     return request.prompt
 
@@ -72,24 +66,6 @@ SPREAD = Uniform(min=1, max=3000)
 CHAT = SyntheticWorkload(Workload(prompt_tokens=SPREAD), TOY, 0)
 COMPLETION = SyntheticWorkload(Workload(kind="completion", prompt_tokens=Uniform(min=2, max=3000)), TOY, 0)
 IDS = SyntheticWorkload(Workload(kind="completion", prompt_format="tokens", prompt_tokens=SPREAD), TOY, 0)
-
-
-# --- random numbers ---------------------------------------------------------------------------------------------------
-
-
-def test_the_hash_is_splitmix64() -> None:
-    # The first outputs of the authors' program for the seeds 0 and 1234567.
-    assert [hash64(0, i) for i in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    assert [hash64(1234567, i) for i in range(2)] == [6457827717110365317, 3203168211198807973]
-
-
-@given(st.integers(0, 2**64), st.integers(0, 2**70))
-def test_a_fraction_is_at_least_0_and_below_1(key: int, index: int) -> None:
-    assert 0 <= fraction(key, index) < 1
-
-
-def test_a_key_depends_on_every_part_and_on_their_order() -> None:
-    assert len({hash_key(), hash_key(0), hash_key(0, 0), hash_key(1, 2), hash_key(2, 1), hash_key(1)}) == 6
 
 
 # --- purity -----------------------------------------------------------------------------------------------------------
@@ -259,6 +235,35 @@ def test_ids_keep_away_from_both_ends_of_a_vocabulary(vocabulary_size: int, expe
 def test_where_the_vocabulary_is_unknown_ids_stay_below_a_thousand() -> None:
     tokenization = Tokenization("server", True, (1.0,) * len(VOCABULARY))
     assert max(ids(id_prompts(2000, tokenization).request(0))) < 1000
+
+
+# --- beside the text --------------------------------------------------------------------------------------------------
+
+
+def test_a_system_message_comes_first_and_is_the_same_in_every_chat() -> None:
+    workload = SyntheticWorkload(Workload(system="Be brief."), TOY, 0)
+    for request in map(workload.request, range(3)):
+        assert request.messages is not None
+        assert [message.role for message in request.messages] == ["system", "user"]
+        assert request.messages[0] == Message("system", "Be brief.")
+
+
+def test_images_come_before_sounds_and_sounds_before_the_text() -> None:
+    profile = Workload(images=Images(count=2, width=8, height=8), audio=Audio(count=2, seconds=0.01))
+    (message,) = SyntheticWorkload(profile, TOY, 0).request(5).messages or ()
+    kinds = [parts.Image, parts.Image, parts.Audio, parts.Audio, parts.Text]
+    assert [type(part) for part in message.content] == kinds
+
+
+def test_without_media_a_message_is_plain_text() -> None:
+    (message,) = CHAT.request(5).messages or ()
+    assert isinstance(message.content, str)
+
+
+def test_a_system_message_and_media_leave_the_text_as_it_is() -> None:
+    profile = Workload(system="Be brief.", images=Images(width=8, height=8), audio=Audio(seconds=0.01))
+    laden, plain = SyntheticWorkload(profile, TOY, 3), SyntheticWorkload(Workload(), TOY, 3)
+    assert [content(laden.request(i)) for i in range(20)] == [content(plain.request(i)) for i in range(20)]
 
 
 # --- sources ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,285 @@
+"""What a conversation says as one prompt: composed of text and media, then written by a chat template or plainly.
+
+Pure: it decodes no media, and knows no engine. Only a template's file is read, once, with the profile.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from loadgen.errors import LoadgenError
+from loadgen.workload.request import Audio, Image, Message, Part, Text, Video, text_of
+from loadgen.workload.templates import compile_template
+
+DEFAULT_TEMPLATE: Final = "default-template"
+PLAIN: Final = "plain"
+_OWN: Final = "own"
+_SYNTAX: Final = ("{{", "{%", "{#")
+"""What makes a text a Jinja2 template."""
+_SHOWN: Final = 60
+"""Characters of a value that a message shows."""
+
+Turn = dict[str, Any]
+"""A message as templates take it: `role`, and a `content` of text or of typed blocks."""
+ChatTemplate = Callable[[list[Turn]], str]
+"""Writes a conversation, and begins the answer to it, as the model's own chat template does."""
+
+
+class PromptError(ValueError):
+    """A request that cannot be said to the model: it fails, in one line of words, and the run goes on."""
+
+
+class Format(msgspec.Struct, frozen=True):
+    """How a prompt is written: `target.request_format`, read and compiled once."""
+
+    kind: Literal["default-template", "plain", "own"]
+    template: Any = None
+    """The compiled template where it is the user's own."""
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A conversation as one text, and the media that belong to it."""
+
+    text: str
+    images: tuple[Any, ...] = ()
+    audio: tuple[Any, ...] = ()
+    """Their sources, in the order in which they stand in the text."""
+    special: bool = False
+    """A template wrote the text, the model's special tokens included: encode it without adding them again."""
+
+
+# --- from what is to be said to messages ------------------------------------------------------------------------------
+
+
+def compose(
+    *,
+    prefix: Sequence[str] = (),
+    texts: Sequence[str] = (),
+    images: Sequence[Any] = (),
+    audio: Sequence[Any] = (),
+    videos: Sequence[Any] = (),
+    history: Sequence[Message] = (),
+) -> tuple[Message, ...]:
+    """One user message of texts and media, after the system message and the earlier turns.
+
+    The parts of `prefix` become one system message, joined with a space; system messages of the history join it, but
+    for one that says the same again. Empty texts, and media that are None or an empty text, are dropped. Without media
+    the message is the texts, joined as they are. With media it is parts in rounds: an image, a sound, a text, as far
+    as there are any.
+
+    Raises:
+        PromptError: there is neither text nor media to say, or there is video.
+    """
+    refuse_videos([Video(source) for source in videos if _given(source)])
+    words = [Text(text) for text in texts if text.strip()]
+    pictures = [Image(source) for source in images if _given(source)]
+    sounds = [Audio(source) for source in audio if _given(source)]
+    if not (words or pictures or sounds):
+        raise PromptError("nothing to say: the request has neither text nor media")
+    said = "".join(part.text for part in words)
+    content = _in_rounds(pictures, sounds, words) if pictures or sounds else said
+    earlier = tuple(message for message in history if not _is_system(message))
+    return (*_system(prefix, history), *earlier, Message("user", content))
+
+
+def refuse_videos(parts: Sequence[Part]) -> None:
+    """Raise PromptError where there are videos among the parts."""
+    count = sum(isinstance(part, Video) for part in parts)
+    if count:
+        raise PromptError(f"video is not supported, and the request has {count} video{'s' if count > 1 else ''}")
+
+
+def _given(source: Any) -> bool:
+    return source is not None and not (isinstance(source, str) and not source.strip())
+
+
+def _in_rounds(*kinds: Sequence[Part]) -> tuple[Part, ...]:
+    longest = max(map(len, kinds))
+    return tuple(parts[i] for i in range(longest) for parts in kinds if i < len(parts))
+
+
+def _system(prefix: Sequence[str], history: Sequence[Message]) -> tuple[Message, ...]:
+    own = " ".join(part for part in prefix if part.strip())
+    theirs = [text_of(message) for message in history if _is_system(message)]
+    texts = [own, *(text for text in theirs if text != own)]
+    joined = " ".join(text for text in texts if text.strip())
+    return (Message("system", joined),) if joined else ()
+
+
+def _is_system(message: Message) -> bool:
+    """A system message of text; one that holds media stays where it is."""
+    return message.role == "system" and not _media([message])
+
+
+# --- how it is written ------------------------------------------------------------------------------------------------
+
+
+def prompt_format(value: str) -> Format:
+    """Read `target.request_format`: `default-template`, `plain`, a Jinja2 template, or the path of a file of one.
+
+    Raises:
+        LoadgenError: it is none of these, the file cannot be read, or the template does not parse.
+    """
+    if value == DEFAULT_TEMPLATE:
+        return Format(DEFAULT_TEMPLATE)
+    if value == PLAIN:
+        return Format(PLAIN)
+    if _has_syntax(value):  # asked before the file system: a long template is no path
+        return Format(_OWN, _compiled(value, value))
+    source = _file_text(value)
+    if not _has_syntax(source):
+        raise _refused(value, "the file holds no template")
+    return Format(_OWN, _compiled(source, value))
+
+
+def _has_syntax(text: str) -> bool:
+    return any(mark in text for mark in _SYNTAX)
+
+
+def _file_text(value: str) -> str:
+    if not os.path.isfile(value):  # unlike pathlib's, it takes any text, a very long one too
+        raise _refused(value, "there is no such format, nor such a file")
+    try:
+        return Path(value).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise _refused(value, "the file is no UTF-8 text") from None
+    except OSError as fault:
+        raise _refused(value, f"the file cannot be read ({fault.strerror})") from None
+
+
+def _compiled(source: str, value: str) -> Any:
+    from jinja2 import TemplateSyntaxError
+
+    try:
+        return compile_template(source)
+    except TemplateSyntaxError as fault:
+        raise _refused(value, f"the template does not parse: {_reason(fault)} (line {fault.lineno})") from None
+
+
+def _refused(value: str, why: str) -> LoadgenError:
+    shown = value if len(value) <= _SHOWN else f"{value[: _SHOWN - 3]}..."
+    return LoadgenError(
+        f"target.request_format = {json.dumps(shown, ensure_ascii=False)}: {why}; must be {DEFAULT_TEMPLATE}, {PLAIN}, "
+        "a Jinja2 template (with {{, {% or {#), or the path of a file that holds one"
+    )
+
+
+# --- from messages to a prompt ----------------------------------------------------------------------------------------
+
+
+def render(
+    messages: Sequence[Message],
+    form: Format,
+    *,
+    chat_template: ChatTemplate | None,
+    image_placeholder: str = "<image>",
+    audio_placeholder: str = "<|audio|>",
+    bos_token: str = "",
+    eos_token: str = "",
+) -> Prompt:
+    """Write a conversation as one prompt.
+
+    A template gets media as typed blocks, and places the model's own markers for them. A plain prompt is the messages
+    joined with a space, with a placeholder for each item, and a line end after it, at the head of the last user message
+    (of the last message where there is none). Media without any text are their placeholders, in every format.
+
+    `chat_template` writes the default template, None where the model has none; `bos_token` and `eos_token` are for
+    templates of the user's own.
+
+    Raises:
+        PromptError: there is nothing to say, a video, no chat template, or a template that fails.
+    """
+    media = _media(messages)
+    texts = [text_of(message) for message in messages]
+    placeholders = "".join(f"{image_placeholder if isinstance(part, Image) else audio_placeholder}\n" for part in media)
+    special = False
+    if not any(text.strip() for text in texts):
+        if not media:
+            raise PromptError("nothing to say: the request has neither text nor media")
+        text = placeholders
+    elif form.kind == PLAIN:
+        text = _plain(messages, texts, placeholders)
+    else:
+        text = _templated(messages, form, chat_template, {"bos_token": bos_token, "eos_token": eos_token})
+        special = True
+    if not media:
+        return Prompt(text, special=special)
+    return Prompt(
+        text,
+        tuple(part.source for part in media if isinstance(part, Image)),
+        tuple(part.source for part in media if isinstance(part, Audio)),
+        special,
+    )
+
+
+def _media(messages: Sequence[Message]) -> list[Image | Audio]:
+    """The images and sounds of a conversation, in order. Raises PromptError where there is a video."""
+    media: list[Image | Audio] = []
+    for message in messages:
+        if not isinstance(message.content, str):
+            refuse_videos(message.content)
+            media += [part for part in message.content if isinstance(part, Image | Audio)]
+    return media
+
+
+def _plain(messages: Sequence[Message], texts: list[str], placeholders: str) -> str:
+    if placeholders:
+        users = [i for i, message in enumerate(messages) if message.role == "user"]
+        place = users[-1] if users else len(messages) - 1
+        texts[place] = placeholders + texts[place]
+    return " ".join(text for text in texts if text.strip())
+
+
+def _templated(
+    messages: Sequence[Message], form: Format, chat_template: ChatTemplate | None, tokens: dict[str, str]
+) -> str:
+    turns = [{"role": message.role, "content": _content(message)} for message in messages]
+    if form.kind == _OWN:
+        whose = "the template of target.request_format"
+    elif chat_template is None:
+        raise PromptError(f'the model has no chat template: set target.request_format to "{PLAIN}" or to a template')
+    else:
+        whose = "the model's chat template"
+    try:
+        if form.kind == _OWN:
+            text = form.template.render(messages=turns, add_generation_prompt=True, **tokens)
+        else:
+            assert chat_template is not None
+            text = chat_template(turns)
+    except Exception as fault:  # whatever a foreign template can do wrong
+        raise PromptError(f"{whose} fails: {_reason(fault)}") from fault
+    if not text.strip():
+        raise PromptError(f"{whose} writes an empty prompt")
+    _check_blocks(turns, text, whose)
+    return str(text)
+
+
+def _content(message: Message) -> str | list[dict[str, str]]:
+    # Many templates take nothing but text, so blocks are for messages that cannot do without.
+    if isinstance(message.content, str) or not any(isinstance(part, Image | Audio) for part in message.content):
+        return text_of(message)
+    return [_block(part) for part in message.content]
+
+
+def _block(part: Part) -> dict[str, str]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    return {"type": "image" if isinstance(part, Image) else "audio"}
+
+
+def _check_blocks(turns: Sequence[Turn], text: str, whose: str) -> None:
+    """Refuse the work of a template that knows text alone, and so wrote the list of blocks out as Python shows it."""
+    for turn in turns:
+        if isinstance(turn["content"], list) and str(turn["content"]) in text:
+            raise PromptError(
+                f"{whose} has no place for images or audio; if the model takes them, "
+                f'set target.request_format to "{PLAIN}" or to a template that has'
+            )
+
+
+def _reason(fault: Exception) -> str:
+    return " ".join(str(fault).split()) or type(fault).__name__

@@ -1,0 +1,107 @@
+"""From `[workload.body]`, whose names are those of the HTTP API, to an engine's sampling parameters."""
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from loadgen.errors import LoadgenError
+
+_RENAMED = {"max_completion_tokens": "max_tokens"}
+_BESIDE = ("chat_template_kwargs", "priority", "stream", "top_logprobs", "response_format", "max_completion_tokens")
+_HINTS = {
+    "guided_choice": "structured_outputs = { choice = [...] }",
+    "guided_json": "structured_outputs = { json = ... }",
+    "guided_regex": "structured_outputs = { regex = ... }",
+    "guided_grammar": "structured_outputs = { grammar = ... }",
+    "model": "target.model",
+}
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """What every request of a run has in common."""
+
+    fields: dict[str, Any]
+    """Of SamplingParams; lengths are added to each request's."""
+    lengths: tuple[str, ...]
+    """Which of `max_tokens`, `min_tokens` and `ignore_eos` a request's asked length sets."""
+    stream: bool
+    priority: int = 0
+    template_fields: dict[str, Any] = {}
+    """Passed to the chat template (`chat_template_kwargs`)."""
+
+    def of(self, output_tokens: int | None) -> dict[str, Any]:
+        """The fields of one request that asks for so many output tokens, or for nothing particular."""
+        if output_tokens is None:
+            # None: vLLM fills the context. Its own default of 16 tokens is not what its server does.
+            return {"max_tokens": None, **self.fields}
+        asked = {"max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True}
+        return {**self.fields, **{name: asked[name] for name in self.lengths}}
+
+
+def sampling_of(
+    body: Mapping[str, Any], defaults: Mapping[str, Any], names: Collection[str], *, chat: bool, stream: bool
+) -> Sampling:
+    """Translate a body over the model's own `defaults`; `names` are what the engine knows.
+
+    As over HTTP, a body that sets `max_tokens` itself takes the asked length's place, and its minimum with it.
+
+    Raises:
+        LoadgenError: with a line for each name that an engine has no use for.
+    """
+    faults = [_unknown(name, names) for name in body if name not in names and name not in _BESIDE]
+    if faults:
+        raise LoadgenError("\n".join(faults))
+    fields = {name: value for name, value in body.items() if name in names}
+    for name, theirs in _RENAMED.items():
+        if name in body:
+            fields[theirs] = body[name]
+    _set_logprobs(fields, body, chat)
+    _set_format(fields, body)
+    unwanted = set(fields) | ({"min_tokens"} if "max_tokens" in fields else set())
+    return Sampling(
+        fields={**defaults, **fields},
+        lengths=tuple(name for name in ("max_tokens", "min_tokens", "ignore_eos") if name not in unwanted),
+        stream=bool(body.get("stream", stream)),
+        priority=int(body.get("priority", 0)),
+        template_fields=dict(body.get("chat_template_kwargs", {})),
+    )
+
+
+def _set_logprobs(fields: dict[str, Any], body: Mapping[str, Any], chat: bool) -> None:
+    """A chat asks for them with `logprobs = true` and `top_logprobs = n`, a completion with `logprobs = n`."""
+    if not chat:
+        return
+    wanted = body.get("logprobs", False)
+    if not isinstance(wanted, bool):
+        raise LoadgenError("workload.body.logprobs: a chat takes true or false, and top_logprobs = n")
+    fields.pop("logprobs", None)
+    if wanted:
+        fields["logprobs"] = int(body.get("top_logprobs", 0))
+
+
+def _set_format(fields: dict[str, Any], body: Mapping[str, Any]) -> None:
+    form = body.get("response_format")
+    if form is None:
+        return
+    reading: dict[str, Callable[[], dict[str, Any] | None]] = {
+        "text": lambda: None,
+        "json_object": lambda: {"json_object": True},
+        "json_schema": lambda: {"json": form["json_schema"]["schema"]},
+    }
+    try:
+        structured = reading[form["type"]]()
+    except (KeyError, TypeError):
+        kinds = ", ".join(f'"{kind}"' for kind in reading)
+        raise LoadgenError(f"workload.body.response_format: its type must be one of {kinds}") from None
+    if structured is not None:
+        fields["structured_outputs"] = structured
+
+
+def _unknown(name: str, names: Collection[str]) -> str:
+    if name in _HINTS:
+        return f"workload.body.{name}: an engine does not take it; use {_HINTS[name]}"
+    near = difflib.get_close_matches(name, [*names, *_BESIDE], n=1)
+    meant = f"; did you mean `{near[0]}`?" if near else ""
+    return f"workload.body.{name}: no sampling parameter of this vLLM{meant}"

@@ -1,0 +1,119 @@
+"""What loadgen needs of vLLM's Python API, and how its releases (0.30 to 0.33) differ. Only here is it imported."""
+
+import dataclasses
+import importlib.util
+import inspect
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final
+
+from loadgen.errors import LoadgenError
+
+_NOT_TO_SET: Final = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "detokenize"})
+"""Fields of SamplingParams that are the caller's business, not a request's."""
+
+
+def require_vllm() -> None:
+    """Raise LoadgenError where vLLM is not installed. Imports nothing."""
+    if importlib.util.find_spec("vllm") is None:
+        raise LoadgenError('target.kind = "engine" needs vLLM in this environment: pip install loadgen[vllm]')
+
+
+def version() -> str:
+    """The release of vLLM that is installed."""
+    import vllm
+
+    return str(vllm.__version__)
+
+
+def engine_argument_names() -> frozenset[str]:
+    """What AsyncEngineArgs takes."""
+    from vllm import AsyncEngineArgs
+
+    return frozenset(field.name for field in dataclasses.fields(AsyncEngineArgs) if field.init)
+
+
+def sampling_names() -> frozenset[str]:
+    """What a request may set of SamplingParams."""
+    from vllm import SamplingParams
+
+    names: tuple[str, ...] = SamplingParams.__struct_fields__
+    return frozenset(name for name in names if not name.startswith("_")) - _NOT_TO_SET
+
+
+def make_engine(arguments: Mapping[str, Any]) -> Any:
+    """Build an AsyncLLMEngine, which loads its model: seconds to many minutes. May be called in a thread."""
+    from vllm import AsyncEngineArgs, AsyncLLMEngine
+
+    return AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+async def tokenizer_of(engine: Any) -> Any | None:
+    """The engine's tokenizer; None where it was told to have none (`skip_tokenizer_init`)."""
+    if engine.model_config.skip_tokenizer_init:
+        return None
+    tokenizer = engine.get_tokenizer()
+    return await tokenizer if inspect.isawaitable(tokenizer) else tokenizer
+
+
+def default_sampling(engine: Any) -> dict[str, Any]:
+    """The sampling parameters that vLLM's own server would start from: the model's `generation_config.json`."""
+    return dict(engine.model_config.get_diff_sampling_param())
+
+
+def make_sampling(fields: Mapping[str, Any], *, stream: bool) -> Any:
+    """SamplingParams of these fields; `structured_outputs` as a table. Streamed outputs bear only what is new.
+
+    Raises:
+        ValueError: a field holds what vLLM refuses.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
+    structured = fields.get("structured_outputs")
+    try:
+        if isinstance(structured, Mapping):
+            fields = {**fields, "structured_outputs": StructuredOutputsParams(**structured)}
+        return SamplingParams(**fields, output_kind=kind)
+    except Exception as error:  # vLLM's own kinds of error have changed from release to release
+        raise ValueError(words_of(error)) from error
+
+
+def generate(
+    engine: Any, prompt: Mapping[str, Any], sampling: Any, request_id: str, priority: int
+) -> AsyncGenerator[Any, None]:
+    """Start a request; yields RequestOutputs."""
+    outputs: AsyncGenerator[Any, None] = engine.generate(prompt, sampling, request_id, priority=priority)
+    return outputs
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether an error of `generate` or `check_health` says that the engine is dead."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    return isinstance(error, EngineDeadError)
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says, in a line: an error of vLLM may be empty and have its reason in what caused it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        words = " ".join(str(seen).split())
+        if words:
+            return f"{type(seen).__name__}: {words}"
+        seen = seen.__cause__ or seen.__context__
+    return type(error).__name__
+
+
+def chat_template_of(engine: Any, tokenizer: Any) -> str | None:
+    """The model's chat template: the tokenizer's, else, for a model that takes media, its processor's."""
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, dict):
+        template = template.get("default")
+    config = engine.model_config
+    if template is None and config.is_multimodal_model:
+        from transformers import AutoProcessor
+
+        processor = AutoProcessor.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+        template = getattr(processor, "chat_template", None)
+    return template if isinstance(template, str) else None
