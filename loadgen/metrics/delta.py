@@ -43,6 +43,12 @@ over the deltas of a worker to the worker's maximum, over workers to the sum of 
 """
 
 
+MESSAGE_KINDS: Final = 32
+"""Of how many kinds of failure a stage has an example of their words."""
+MESSAGE_CHARACTERS: Final = 2000
+"""Such words are cut to this length."""
+
+
 class Column(msgspec.Struct, frozen=True, array_like=True):
     """The non-zero values of one series: bin numbers of the stage's grid as `<i4`, values as `<f8`."""
 
@@ -99,6 +105,8 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     histograms: one entry a metric.
     series: one entry a column that has news (`COLUMNS`).
     records: JSON lines, one object a request, where records are kept; not journalled.
+    messages: by kind of failure, the words of the first that the worker saw; told once, with the first delta after it.
+        Journals of before there were any lack them.
     """
 
     stage: int
@@ -110,3 +118,4 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     series: list[Column]
     tokens: list[TokenTotals]
     records: bytes = b""
+    messages: dict[str, str] = {}

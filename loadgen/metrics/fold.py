@@ -10,11 +10,11 @@ from collections.abc import Generator
 import numpy as np
 
 from loadgen.metrics.batch import ABSENT, Batch
-from loadgen.metrics.delta import GOOD, StageDelta
+from loadgen.metrics.delta import GOOD, MESSAGE_CHARACTERS, MESSAGE_KINDS, StageDelta
 from loadgen.metrics.goodput import good
 from loadgen.metrics.keyed import Samples, fold_keyed
 from loadgen.metrics.level import Level
-from loadgen.metrics.outcome import Grid, Outcome
+from loadgen.metrics.outcome import FAILED, Grid, Outcome
 from loadgen.metrics.records import encode_lines
 from loadgen.metrics.slo import Slo
 from loadgen.units import NS_PER_SECOND
@@ -41,6 +41,8 @@ class StageMeter:
         """Call at the end of each request that entered, whatever the account, with its instant."""
         self._keep_records = keep_records
         self._codes: dict[str, int] = {}
+        self._explained: set[str] = set()
+        """The kinds of failure whose words were noted: the first of each are told, once."""
         self._reset()
 
     def _reset(self) -> None:
@@ -49,6 +51,7 @@ class StageMeter:
         self._chunk_tokens = array("q")
         self._lags = array("q")
         self._outcomes: list[Outcome] = []
+        self._messages: dict[str, str] = {}
 
     @property
     def in_flight(self) -> int:
@@ -66,7 +69,11 @@ class StageMeter:
             if tokens is not None and len(tokens) == chunks:
                 self._chunk_tokens.extend(tokens)
                 known_chunks = chunks
-        code = self._codes.setdefault(outcome.account, len(self._codes))
+        code = self._codes.get(outcome.account)
+        if code is None:
+            code = self._codes[outcome.account] = len(self._codes)
+        if exchange.message:
+            self._explain(outcome.account, exchange.message)
         end_ns = exchange.end_ns
         # In the order of `batch.ROW`; spelt out, since this runs once a request.
         self._rows.extend(
@@ -93,6 +100,17 @@ class StageMeter:
         if self._keep_records:
             self._outcomes.append(outcome)
 
+    def _explain(self, account: str, message: str) -> None:
+        """Keep the words of a failure whose kind has none yet."""
+        if not account.startswith(FAILED):
+            return
+        kind = account.removeprefix(FAILED)
+        if kind in self._explained or len(self._explained) >= MESSAGE_KINDS:
+            return
+        self._explained.add(kind)
+        # A file's name in an error may hold what is no text; a delta that cannot be encoded would end the worker.
+        self._messages[kind] = message[:MESSAGE_CHARACTERS].encode(errors="replace").decode()
+
     def lag(self, instant_ns: int, lag_ns: int) -> None:
         """Note by how much the event loop was late at an instant."""
         self._lags.append(instant_ns)
@@ -115,6 +133,7 @@ class StageMeter:
         """
         rows, chunks_ns, chunk_tokens = self._rows, self._chunks_ns, self._chunk_tokens
         lags, outcomes, accounts = self._lags, self._outcomes, list(self._codes)
+        messages = self._messages
         self._reset()
         series = self._level.fold(now_ns)
         if not (rows or lags or series):
@@ -142,6 +161,7 @@ class StageMeter:
             series=[column for column in series if column.bins],
             tokens=batch.token_totals(),
             records=encode_lines(outcomes, self.grid) if outcomes else b"",
+            messages=messages,
         )
 
     def _lag_samples(self, lags: "array[int]") -> Samples:

@@ -44,6 +44,14 @@ class RunHeader(_Entry, frozen=True):
         target = self.profile.get("target")
         return not isinstance(target, dict) or target.get("stream") is not False
 
+    @property
+    def more_than_prompts(self) -> bool:
+        """Whether the profile gives requests more than their prompts: a system message, images or sounds."""
+        workload = self.profile.get("workload")
+        return isinstance(workload, dict) and any(
+            workload.get(name) is not None for name in ("system", "images", "audio")
+        )
+
 
 class StageMeta(_Entry, frozen=True):
     """A stage begins.

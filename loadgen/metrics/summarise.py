@@ -181,6 +181,7 @@ def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: 
         ended_by=KILLED if end is None else end.ended_by,
         offered_rate=meta.offered_rate,
         intended_concurrency=meta.concurrency,
+        failure_messages=survey.messages,
         series=series_of(meta.grid, survey, read()),
         curves=latencies.curves(),
     )
@@ -193,6 +194,7 @@ def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: 
         ended=end is not None,
         judged=meta.judged,
         unsettled=span.unsettled,
+        more_than_prompts=run.header.more_than_prompts,
     )
     stats = {pid: cost.last for pid, cost in survey.processes.items()}
     merged = latencies.merged

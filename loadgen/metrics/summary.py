@@ -170,6 +170,8 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Requests per second that the load asked for; None in a closed loop and offline."""
     intended_concurrency: int | None = None
     """The slots of a closed loop."""
+    failure_messages: dict[str, str] = {}
+    """By kind of failure the words of one, of the first that was heard of; a kind that came without words has none."""
     series: Series | None = None
     curves: dict[str, list[tuple[float, float]]] = {}
     """For each latency the points (fraction, seconds) of its percentile curve."""

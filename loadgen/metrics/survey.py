@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.delta import ARRIVALS, COLUMNS, Column, StageDelta, TokenTotals
+from loadgen.metrics.delta import ARRIVALS, COLUMNS, MESSAGE_KINDS, Column, StageDelta, TokenTotals
 from loadgen.metrics.histogram import Ints
 from loadgen.metrics.journal import Booking, Record, StageMeta, WorkerStats
 from loadgen.metrics.outcome import BINS_PER_INTERVAL, UNFINISHED, Grid
@@ -98,6 +98,8 @@ class Survey:
         self.bins = Bins(meta.grid)
         self.processes: dict[int, ProcessCost] = {}
         """By pid."""
+        self.messages: dict[str, str] = {}
+        """By kind of failure, the words of the first that came with any."""
         self._accounts: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._sends: Counter[tuple[int, int, int]] = Counter()
         self._excused: Counter[int] = Counter()
@@ -122,6 +124,9 @@ class Survey:
             self._tokens[totals.interval] += msgspec.structs.astuple(totals)[1:]
         for column in delta.series:
             self.bins.add(column)
+        for kind, message in delta.messages.items():
+            if len(self.messages) < MESSAGE_KINDS:
+                self.messages.setdefault(kind, message)
 
     def _add_booking(self, booking: Booking) -> None:
         """Only what is unfinished came to stay; of its start no more than the interval is known: its middle will do."""

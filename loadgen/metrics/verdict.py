@@ -29,6 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ended: the stage ended in order; otherwise the run was killed, and what was outstanding is not known.
     judged: False where requests are late by design.
     unsettled: the warm-up was to be found and none was.
+    more_than_prompts: requests had tokens on top of those asked for, by as many as nobody knows.
     """
 
     stage: Stage
@@ -39,6 +40,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool
     judged: bool
     unsettled: bool = False
+    more_than_prompts: bool = False
 
 
 def judge(
@@ -141,7 +143,7 @@ def _bottleneck(finding: Finding) -> str:
 def _warnings(finding: Finding) -> Iterator[str]:
     yield from _about_the_target(finding.stage)
     yield from _about_the_load(finding)
-    yield from _about_tokens(finding.stage)
+    yield from _about_tokens(finding)
     for worker, cpu in _busy(finding.worker_cpu).items():
         yield f"worker {worker} used {_percent(cpu)} of a core: close to its limit, unless it runs an engine itself"
     if finding.parent_cpu is not None and finding.parent_cpu >= BUSY_CPU:
@@ -184,9 +186,9 @@ def _about_the_load(finding: Finding) -> Iterator[str]:
         yield "no end of the warm-up was found in the first half of the stage; the second half is measured"
 
 
-def _about_tokens(stage: Stage) -> Iterator[str]:
-    tokens = stage.tokens
-    if tokens.prompt is not None and tokens.prompt_asked:
+def _about_tokens(finding: Finding) -> Iterator[str]:
+    stage, tokens = finding.stage, finding.stage.tokens
+    if tokens.prompt is not None and tokens.prompt_asked and not finding.more_than_prompts:
         off = (tokens.prompt - tokens.prompt_asked) / tokens.prompt_asked
         if abs(tokens.prompt - tokens.prompt_asked) > PROMPT_TOLERANCE * tokens.prompt_asked:
             yield (

@@ -34,8 +34,7 @@ def stage_lines(stage: Stage) -> list[Line]:
         Line("tokens", _tokens(stage.tokens)),
         Line("books", books_line(stage.books)),
     ]
-    if stage.books.failed:
-        lines.append(Line("failed", counts_line(stage.books.failed)))
+    lines += _failures(stage)
     if stage.window.books != stage.books:
         lines.append(Line("in window", books_line(stage.window.books)))
     if stage.short:
@@ -62,8 +61,22 @@ def books_line(books: Books) -> str:
 
 def counts_line(counts: dict[str, int]) -> str:
     """Counts by kind, the largest first."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{count:,} {printable(kind)}" for kind, count in ordered)
+    return ", ".join(f"{count:,} {printable(kind)}" for kind, count in _largest_first(counts))
+
+
+def _largest_first(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _failures(stage: Stage) -> list[Line]:
+    """A line for each kind of failure: how many there were, and the words of one where any are known."""
+    ordered = [(kind, f"{count:,}") for kind, count in _largest_first(stage.books.failed)]
+    width = max((len(count) for _, count in ordered), default=0)
+    words = {kind: brief(message) for kind, message in stage.failure_messages.items()}
+    return [
+        Line(f"failed {printable(kind)}", f"{count:>{width}}   {words.get(kind, '')}".rstrip())
+        for kind, count in ordered
+    ]
 
 
 def _load(stage: Stage) -> str:

@@ -3,6 +3,7 @@
 import difflib
 import multiprocessing
 from collections.abc import AsyncGenerator, Mapping
+from functools import cached_property
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
@@ -157,6 +158,11 @@ class Engine:
     def max_model_len(self) -> int:
         """Tokens of prompt and output together, at most."""
         return int(self.vllm.model_config.max_model_len)
+
+    @cached_property
+    def modalities(self) -> frozenset[str]:
+        """What the model takes beside text: `image`, `audio`, ..."""
+        return vllm_api.modalities(self.vllm)
 
     @property
     def served_name(self) -> str:

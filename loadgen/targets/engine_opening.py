@@ -1,7 +1,7 @@
 """Opening an engine for a run: start it, look at its health, learn how it counts tokens, warm it up."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,16 +48,17 @@ async def open_engine(
             return EngineSession(engine, target, workload, clock.now_ns, tokenizer=tokenizer, chat_template=template)
 
         await engine.check()
-        session = session_of(workload)
         trial_workload, request = trial
-        await _warm_up(session_of(trial_workload), request, target)
-        session.opening = Opening(
-            info=_describe(engine),
-            tokenization=_tokenization(tokenizer, session, chat=workload.kind == "chat"),
-            start_ns=clock.now_ns() - began_ns,
-            memory_bytes=engine.memory_bytes(),
-        )
-        yield session
+        with closing(session_of(trial_workload)) as session:
+            await _warm_up(session, request, target)
+        with closing(session_of(workload)) as session:
+            session.opening = Opening(
+                info=_describe(engine),
+                tokenization=_tokenization(tokenizer, session, chat=workload.kind == "chat"),
+                start_ns=clock.now_ns() - began_ns,
+                memory_bytes=engine.memory_bytes(),
+            )
+            yield session
     finally:
         with anyio.CancelScope(shield=True):
             await engine.stop()
@@ -97,7 +98,7 @@ def _tokenization(tokenizer: Any, session: EngineSession, *, chat: bool) -> Toke
     template_tokens = 0
     if chat:
         conversation = Request(0, messages=(Message("user", PROBE_TEXT),))
-        template_tokens = len(session.prompt_of(conversation)["prompt_token_ids"]) - len(text)
+        template_tokens = len(session.prompt_of(conversation)[0]["prompt_token_ids"]) - len(text)
     learnt = from_token_strings(
         text, template_tokens, "engine", line_strs=pieces(PROBE_LINES), vocabulary_size=tokenizer.vocab_size
     )

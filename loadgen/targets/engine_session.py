@@ -1,8 +1,10 @@
 """A worker's hold on its engine: requests become prompts and sampling parameters, outputs instants and tokens."""
 
+import asyncio
 import secrets
 from array import array
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import msgspec
@@ -12,13 +14,14 @@ from loadgen.metrics.outcome import Exchange
 from loadgen.profile import EngineTarget, Workload
 from loadgen.targets import vllm_api
 from loadgen.targets.base import Opening
-from loadgen.targets.engine import ENGINE_DEAD, Engine
+from loadgen.targets.engine import ENGINE_DEAD, REFUSED, Engine
 from loadgen.targets.media import decode_audio, decode_image
-from loadgen.targets.prompt import Format, Prompt, prompt_format, render
+from loadgen.targets.prompt import Format, Prompt, PromptError, prompt_format, render
 from loadgen.targets.sampling import Sampling, sampling_of
 from loadgen.workload.request import Request
 
 ABORT: Final = "abort"
+_DECODING_THREADS: Final = 2
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -26,7 +29,9 @@ class Prepared(msgspec.Struct, frozen=True):
 
     request_id: str
     prompt: dict[str, Any]
-    """As vLLM takes it: `prompt_token_ids`, and `multi_modal_data` where there are media."""
+    """As vLLM takes it: `prompt_token_ids`."""
+    media: Future[dict[str, Any]] | None
+    """What becomes the prompt's `multi_modal_data`, being decoded in a thread."""
     sampling: Any
     asked: int | None
     """Output tokens asked for, where the model is not to end by itself."""
@@ -53,6 +58,7 @@ class EngineSession:
         self._tokenizer = tokenizer
         self._template = chat_template
         self._format: Format = prompt_format(target.request_format)
+        self._threads = ThreadPoolExecutor(_DECODING_THREADS, "decode")
         self._session_id = f"loadgen-{secrets.token_hex(4)}"
         self._sampling: Sampling = sampling_of(
             workload.body,
@@ -70,14 +76,15 @@ class EngineSession:
         """
         sampling = vllm_api.make_sampling(self._sampling.of(request.output_tokens), stream=self._sampling.stream)
         asked = request.output_tokens if sampling.ignore_eos and sampling.max_tokens == request.output_tokens else None
-        return Prepared(f"{self._session_id}-{request.index}", self.prompt_of(request), sampling, asked)
+        prompt, media = self.prompt_of(request)
+        return Prepared(f"{self._session_id}-{request.index}", prompt, media, sampling, asked)
 
-    def prompt_of(self, request: Request) -> dict[str, Any]:
-        """The prompt of a request as vLLM takes it."""
+    def prompt_of(self, request: Request) -> tuple[dict[str, Any], Future[dict[str, Any]] | None]:
+        """The prompt of a request as vLLM takes it, and its media where there are any."""
         if request.messages is None:
             if isinstance(request.prompt, str):
-                return {"prompt_token_ids": self._tokenizer.encode(request.prompt)}
-            return {"prompt_token_ids": list(request.prompt or ())}
+                return {"prompt_token_ids": self._tokenizer.encode(request.prompt)}, None
+            return {"prompt_token_ids": list(request.prompt or ())}, None
         rendered = render(
             request.messages,
             self._format,
@@ -87,13 +94,22 @@ class EngineSession:
             bos_token=self._tokenizer.bos_token or "",
             eos_token=self._tokenizer.eos_token or "",
         )
-        prompt: dict[str, Any] = {
-            # What a template wrote has its special tokens already: a second begin-of-text would be another prompt.
-            "prompt_token_ids": self._tokenizer.encode(rendered.text, add_special_tokens=not rendered.special)
-        }
-        if rendered.images or rendered.audio:
-            prompt["multi_modal_data"] = _media(rendered)
-        return prompt
+        # What a template wrote has its special tokens already: a second begin-of-text would be another prompt.
+        ids = self._tokenizer.encode(rendered.text, add_special_tokens=not rendered.special)
+        return {"prompt_token_ids": ids}, self._decoding(rendered)
+
+    def close(self) -> None:
+        """End the threads that decode media."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _decoding(self, prompt: Prompt) -> Future[dict[str, Any]] | None:
+        """Begin to decode the media of a prompt, in a thread: at once here it would hold the loop for milliseconds."""
+        if not prompt.images and not prompt.audio:
+            return None
+        for kind, sources, name in (("image", prompt.images, "images"), ("audio", prompt.audio, "audio")):
+            if sources and kind not in self._engine.modalities:
+                raise PromptError(f'the model "{self._engine.served_name}" takes no {name}')
+        return self._threads.submit(_media, prompt)
 
     async def send(self, prepared: Prepared, exchange: Exchange) -> None:
         """Generate, stamping each output as it is yielded (the contract is `targets.base.Target.send`).
@@ -105,6 +121,8 @@ class EngineSession:
         exchange.chunk_tokens = array("q") if exchange.streamed else None
         finished = False
         now_ns = None
+        if prepared.media is not None and not await self._add_media(prepared, exchange):
+            return
         try:
             async for output in self.outputs(prepared):
                 now_ns = self._now_ns()
@@ -140,6 +158,17 @@ class EngineSession:
     async def watch(self) -> str:
         """Wait until the engine is dead (`targets.base.Target.watch`)."""
         return await self._engine.gone()
+
+    async def _add_media(self, prepared: Prepared, exchange: Exchange) -> bool:
+        """Put decoded media into the prompt; where they cannot be decoded the request fails, and this is False."""
+        assert prepared.media is not None
+        try:
+            prepared.prompt["multi_modal_data"] = await asyncio.wrap_future(prepared.media)
+        except PromptError as error:
+            exchange.failure, exchange.message = REFUSED, str(error)
+            exchange.end_ns = self._now_ns()
+            return False
+        return True
 
     def _note(self, output: Any, now_ns: int, exchange: Exchange) -> None:
         """Write down what one output brings."""

@@ -117,3 +117,12 @@ def chat_template_of(engine: Any, tokenizer: Any) -> str | None:
         processor = AutoProcessor.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
         template = getattr(processor, "chat_template", None)
     return template if isinstance(template, str) else None
+
+
+def modalities(engine: Any) -> frozenset[str]:
+    """What the model takes beside text: `image`, `audio`, ..."""
+    if not engine.model_config.is_multimodal_model:
+        return frozenset()
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    return frozenset(MULTIMODAL_REGISTRY.create_processor(engine.model_config).info.supported_mm_limits)
