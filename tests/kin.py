@@ -89,4 +89,4 @@ class Roll:
 
 def python(code: str, *arguments: str, **options: object) -> "subprocess.Popen[bytes]":
     """Begin a Python process."""
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], **options)

@@ -119,6 +119,7 @@ def test_a_timeout_is_a_failure_whose_age_is_a_lower_bound(run_virtually):
     load = Constant(rate=Rate(10), duration=seconds(10))
     (stage,) = run_virtually(profile(load, timeout=2.0, response_delay_seconds=10.0)).stages
     assert stage.books.failed == {"timeout": 100}
+    assert stage.failure_messages == {"timeout": "no end after 2 s"}
     assert stage.latency_seconds.response.lower_bounds == 100
     assert stage.latency_seconds.response.max == pytest.approx(2, rel=2e-3)
 

@@ -124,8 +124,8 @@ def main() -> None:
     outdir = outdir_of("Make a tiny Llama with random weights, to be served without a GPU.")
     tokenizer = train_tokenizer()
     model = build_model(tokenizer)
-    tokenizer.save_pretrained(outdir)
     save_model(model, outdir)
+    tokenizer.save_pretrained(outdir)
     print(describe(model, tokenizer, outdir))
 
 

@@ -49,6 +49,8 @@ def lifeline() -> Iterator[None]:
         yield
     finally:
         _leave_nothing(folder)
+        if os.getppid() != parent:
+            os._exit(1)  # nobody waits for it, and an interpreter with an engine in it takes seconds to shut down
 
 
 def family_of(leader: int, folder: str) -> Family:

@@ -57,6 +57,7 @@ class Build:
         chunk_tokens: Sequence[int] | None = None,
         prompt: int | None = None,
         prompt_asked: int | None = None,
+        message: str = "",
     ) -> Outcome:
         """A request intended `at` seconds after the origin.
 
@@ -78,6 +79,7 @@ class Build:
             first_content_ns=chunks[0] if chunks else None,
             output_tokens=output,
             prompt_tokens=prompt,
+            message=message,
         )
         return Outcome(0, index, account, intended, admitted, sent, end, prompt_asked, asked, exchange)
 

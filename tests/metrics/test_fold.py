@@ -1,14 +1,17 @@
 import itertools
 import json
+from collections.abc import Generator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.metrics.delta import StageDelta
 from loadgen.metrics.fold import StageMeter
 from loadgen.metrics.histogram import Histogram
-from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, TIMEOUT, UNFINISHED
+from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, TIMEOUT, UNFINISHED, Outcome
 from loadgen.metrics.slo import Slo
 from loadgen.units import NS_PER_MS, NS_PER_SECOND, Duration
 
@@ -274,6 +277,73 @@ def test_what_a_request_does_not_have_it_does_not_miss(build: Any) -> None:
 
 def test_only_completed_requests_are_good(build: Any) -> None:
     assert not good(build, Slo(response={"p99": duration(10_000)}), account=FAILED + "http_503")
+
+
+# --- the words of failures --------------------------------------------------------------------------------------------
+
+
+def failure(build: Any, kind: str, message: str) -> Outcome:
+    return build.outcome(account=FAILED + kind, tokens=(), took=0.3, message=message)  # type: ignore[no-any-return]
+
+
+def test_the_words_of_the_first_failure_of_each_kind_are_told(build: Any) -> None:
+    told = [("http_503", "overloaded"), ("http_503", "still overloaded"), (TIMEOUT, "no end after 2 s")]
+    delta = build.delta(*[failure(build, kind, message) for kind, message in told])
+    assert delta.messages == {"http_503": "overloaded", "timeout": "no end after 2 s"}
+
+
+def test_the_words_of_a_kind_are_told_once_and_not_with_every_delta(build: Any) -> None:
+    meter = StageMeter(0, build.grid(), None, keep_records=False)
+    told = []
+    for kind in ("http_503", "http_503", "connect", "http_503"):
+        meter.record(failure(build, kind, f"words of {kind}"))
+        told.append(meter.flush(build.origin_ns).messages)
+    assert told == [{"http_503": "words of http_503"}, {}, {"connect": "words of connect"}, {}]
+
+
+def test_words_that_come_between_the_slices_of_a_flush_travel_with_their_request(build: Any) -> None:
+    meter = StageMeter(0, build.grid(), None, keep_records=False)
+    meter.record(failure(build, "connect", "refused"))
+    told: list[StageDelta] = []
+
+    def flush_slowly() -> Generator[None, None, None]:
+        told.append((yield from meter.flush_in_slices(build.origin_ns)))
+
+    slices = flush_slowly()
+    next(slices)
+    meter.record(failure(build, "http_503", "overloaded"))
+    assert list(slices)  # the rest of the slices, which were left
+    assert told[0].messages == {"connect": "refused"}
+    assert meter.flush(build.origin_ns).messages == {"http_503": "overloaded"}
+
+
+def test_a_failure_without_words_leaves_the_place_to_the_next_of_its_kind(build: Any) -> None:
+    assert build.delta(failure(build, "connect", "")).messages == {}
+    assert build.delta(failure(build, "connect", ""), failure(build, "connect", "refused")).messages == {
+        "connect": "refused"
+    }
+
+
+@pytest.mark.parametrize("account", [COMPLETED, UNFINISHED, CANCELLED])
+def test_what_did_not_fail_has_no_words_of_a_failure(build: Any, account: str) -> None:
+    assert build.delta(build.outcome(account=account, message="half an answer")).messages == {}
+
+
+def test_the_words_of_a_failure_are_cut_to_2000_characters(build: Any) -> None:
+    assert build.delta(failure(build, "connect", "é" * 2001)).messages == {"connect": "é" * 2000}
+
+
+def test_the_words_of_at_most_32_kinds_are_told_and_all_failures_are_counted(build: Any) -> None:
+    delta = build.delta(*[failure(build, f"http_{400 + i}", "no") for i in range(40)])
+    assert list(delta.messages) == [f"http_{400 + i}" for i in range(32)]
+    assert len(delta.accounts) == 40
+
+
+def test_words_that_hold_no_text_do_not_keep_a_delta_from_being_sent(build: Any) -> None:
+    # A file's name with a byte that is no UTF-8, as Python hands it out.
+    delta = build.delta(failure(build, "request", "cannot read caf\udce9.png"))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(delta), type=StageDelta) == delta
+    assert delta.messages == {"request": "cannot read caf?.png"}
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

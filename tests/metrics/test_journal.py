@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from loadgen.errors import RunFailure
 from loadgen.metrics.journal import (
@@ -22,6 +23,7 @@ from loadgen.metrics.journal import (
     read_run,
     read_stage,
 )
+from loadgen.metrics.outcome import FAILED
 
 STATS = WorkerStats(worker=1, pid=42, cpu_ns=3, wall_ns=4, rss_bytes=5, gc_ns=6, gc_max_ns=7, in_flight=8, queued=9)
 
@@ -33,7 +35,8 @@ def whole(writer: JournalWriter, *records: Record, stage: int | None = None) -> 
 
 
 def test_every_kind_of_record_comes_back_as_it_was(build: Any, tmp_path: Path) -> None:
-    delta = build.delta(build.outcome(tokens=(0.1, 0.2), output=2))
+    failed = build.outcome(account=FAILED + "http_503", tokens=(), message="overloaded")
+    delta = build.delta(build.outcome(tokens=(0.1, 0.2), output=2), failed)
     records = [
         build.header(target={"kind": "sim"}),
         build.meta(),
@@ -47,6 +50,16 @@ def test_every_kind_of_record_comes_back_as_it_was(build: Any, tmp_path: Path) -
     ]
     whole(JournalWriter(tmp_path), *records)
     assert list(read_run(tmp_path)) == records
+
+
+def test_a_delta_of_before_the_words_of_failures_were_kept_can_be_read(build: Any, tmp_path: Path) -> None:
+    delta = build.delta(build.outcome(account=FAILED + "http_503", tokens=(), message="overloaded"))
+    *older, words = msgspec.msgpack.decode(msgspec.msgpack.encode(delta))
+    assert words == {"http_503": "overloaded"}
+    body = msgspec.msgpack.encode(older)
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "stage-0000.msgpack").write_bytes(len(body).to_bytes(4, "little") + body)
+    assert list(read_stage(tmp_path, 0)) == [replace(delta, messages={})]
 
 
 def test_a_stage_has_a_file_of_its_own(build: Any, tmp_path: Path) -> None:

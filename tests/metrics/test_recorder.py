@@ -173,11 +173,13 @@ def test_records_are_written_as_they_come_and_not_journalled(build: Any, tmp_pat
     recorder.stage_started(build.meta())
     meter = StageMeter(0, build.grid(), None, keep_records=True)
     build.note(meter, build.outcome(index=7))
+    build.note(meter, build.outcome(index=8, account=FAILED + "http_503", message="overloaded"))
     recorder.apply(meter.flush(clock.at_ns + NS_PER_SECOND), 0, clock.at_ns)
-    (line,) = (tmp_path / "requests.jsonl").read_text().splitlines()
-    assert json.loads(line)["account"] == COMPLETED
+    lines = (tmp_path / "requests.jsonl").read_text().splitlines()
+    assert [json.loads(line)["account"] for line in lines] == [COMPLETED, FAILED + "http_503"]
     recorder.close()
-    assert [record.records for record in read_stage(tmp_path, 0)] == [b""]
+    (delta,) = read_stage(tmp_path, 0)
+    assert (delta.records, delta.messages) == (b"", {"http_503": "overloaded"})
 
 
 def test_memory_does_not_grow_with_requests(build: Any, tmp_path: Path) -> None:

@@ -71,6 +71,37 @@ def test_a_timeout_is_a_failure_and_a_lower_bound(build: Any, stage: Any) -> Non
     assert result.latency_seconds.service.count == 1
 
 
+def test_the_words_of_a_failure_are_those_that_came_first(build: Any, tmp_path: Path) -> None:
+    def told(kind: str, message: str) -> Outcome:
+        return build.outcome(account=FAILED + kind, tokens=(), message=message)  # type: ignore[no-any-return]
+
+    deltas = [
+        build.delta(told("http_503", "")),
+        build.delta(told("http_503", "overloaded"), told(TIMEOUT, "no end after 2 s")),
+        build.delta(told("http_503", "still overloaded"), told("connect", "refused")),
+    ]
+    summary = summarise(build.run(tmp_path, deltas))
+    words = {"http_503": "overloaded", "timeout": "no end after 2 s", "connect": "refused"}
+    assert summary.stages[0].failure_messages == words
+    assert msgspec.to_builtins(summary)["stages"][0]["failure_messages"] == words
+
+
+def test_where_nothing_failed_there_are_no_words_and_lost_requests_have_none(build: Any, stage: Any) -> None:
+    result = stage(build.outcome(), more=lambda recorder: recorder.book(0, LOST, [build.origin_ns]))
+    assert result.books.lost == 1
+    assert "failure_messages" not in msgspec.to_builtins(result)
+
+
+def test_the_words_of_at_most_32_kinds_of_failure_are_kept_of_all_workers(build: Any, tmp_path: Path) -> None:
+    def worker(first_status: int) -> Any:
+        kinds = [FAILED + f"http_{first_status + i}" for i in range(20)]
+        return build.delta(*[build.outcome(account=kind, tokens=(), message="no") for kind in kinds])
+
+    kept = summarise(build.run(tmp_path, [worker(400), worker(500)])).stages[0].failure_messages
+    # All 20 of the worker that was heard first, and 12 of the other.
+    assert list(kept) == [f"http_{400 + i}" for i in range(20)] + [f"http_{500 + i}" for i in range(12)]
+
+
 def test_whole_answers_have_no_ttft_even_where_some_never_were_sent(build: Any, stage: Any) -> None:
     unsent = build.outcome(account=UNFINISHED, queued=None, took=5)
     result = stage(

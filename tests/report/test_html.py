@@ -127,6 +127,15 @@ def test_the_starts_of_engines_are_shown_and_their_last_words_cut(build: Any) ->
         assert letter * 400 not in text
 
 
+def test_the_words_of_failures_stand_with_their_counts_escaped_and_cut(build: Any) -> None:
+    words = {"http_503": "<b>overloaded</b> & busy", "http_500": "x" * 2000}
+    books = build.books(980, {"http_503": 12, "http_500": 5, "connect": 3})
+    html = to_html(build.summary(build.stage(books=books, failure_messages=words))).decode()
+    assert "<dt>failed http_503</dt><dd>12   &lt;b&gt;overloaded&lt;/b&gt; &amp; busy</dd>" in html
+    assert f"<dt>failed http_500</dt><dd> 5   {'x' * 399}…</dd>" in html  # 400 with the ellipsis
+    assert "<dt>failed connect</dt><dd> 3</dd>" in html
+
+
 def test_a_profile_that_toml_cannot_hold_is_shown_as_json(build: Any) -> None:
     assert '"nonce": null' in page_of(build.summary(profile={"nonce": None})).text
 
@@ -220,6 +229,7 @@ def hostile(build: Any) -> Summary:
         kind=HOSTILE,
         ended_by=HOSTILE,
         books=build.books(1, {HOSTILE: 2}),
+        failure_messages={HOSTILE: HOSTILE},
         stationary=Stationary(HOSTILE, HOSTILE),
         latency_seconds=Latencies(ttft=build.latency(), failed={HOSTILE: build.latency()}),
         curves={"ttft": build.curve()},
