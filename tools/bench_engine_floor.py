@@ -10,6 +10,7 @@ usage: python tools/bench_engine_floor.py MODEL --engine-args JSON --in-flight N
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import time
@@ -30,6 +31,8 @@ async def run(options: argparse.Namespace) -> list[tuple[float, int, float]]:
     defaults = engine.model_config.get_diff_sampling_param()
     sampling = SamplingParams(**{**defaults, **lengths}, output_kind=RequestOutputKind.DELTA)
     ends = []
+    gc.collect()
+    gc.freeze()  # as vLLM's server and loadgen do: the collector would walk over all that was imported
 
     async def client(name: int) -> None:
         for number, prompt in enumerate(prompts):  # one iterator for all: each prompt is asked once

@@ -24,6 +24,7 @@ Profile = dict[str, Any]
 TOOLS: Final = Path(__file__).resolve().parent
 ENGINE_ARGS: Final = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 64}
 """For a tiny model on a CPU."""
+LEAST_COMPLETED: Final = 0.99
 STOP_SECONDS: Final = 20.0
 
 
@@ -54,8 +55,11 @@ def say(text: str) -> None:
 
 
 def loadgen(profile: Profile, folder: Path) -> Run:
-    """Run `loadgen run` on a profile, with its files below `folder`. Ends the benchmark where a request was not
-    completed: what is compared must be the same work."""
+    """Run `loadgen run` on a profile, with its files below `folder`.
+
+    Ends the benchmark where more than one request in a hundred was not completed: what is compared must be the same
+    work.
+    """
     folder.mkdir(parents=True)
     source, out = folder / "bench.toml", folder / "run"
     source.write_text(tomli_w.dumps(profile), encoding="utf-8")
@@ -65,8 +69,8 @@ def loadgen(profile: Profile, folder: Path) -> Run:
         raise SystemExit(f"loadgen ended with exit code {status}")
     run = Run(out, json.loads((out / "summary.json").read_text(encoding="utf-8")))
     books = run.stage["books"]
-    if books["completed"] != books["intended"]:
-        raise SystemExit(f"not all requests were completed: {books}; {run.summary['failure']}")
+    if books["completed"] < LEAST_COMPLETED * books["intended"]:
+        raise SystemExit(f"too few requests were completed: {books}; {run.stage.get('failure_messages')}")
     return run
 
 

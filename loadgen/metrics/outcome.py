@@ -51,6 +51,8 @@ class Exchange(msgspec.Struct):
     status: int | None = None
     failure: str | None = None
     """Kind of failure: `http_503`, `connect`, `timeout`, `disconnect`, `protocol`, `abort`, ... (docs/metrics.md)."""
+    target_gone: bool = False
+    """The target itself is gone for good: nothing more can be sent to it."""
     message: str = ""
     """The server's or the library's own words for the failure, one line."""
     events: int = 0

@@ -83,8 +83,8 @@ class EngineSession:
         """The prompt of a request as vLLM takes it, and its media where there are any."""
         if request.messages is None:
             if isinstance(request.prompt, str):
-                return {"prompt_token_ids": self._tokenizer.encode(request.prompt)}, None
-            return {"prompt_token_ids": list(request.prompt or ())}, None
+                return _tokens(self._tokenizer.encode(request.prompt)), None
+            return _tokens(list(request.prompt or ())), None
         rendered = render(
             request.messages,
             self._format,
@@ -96,7 +96,8 @@ class EngineSession:
         )
         # What a template wrote has its special tokens already: a second begin-of-text would be another prompt.
         ids = self._tokenizer.encode(rendered.text, add_special_tokens=not rendered.special)
-        return {"prompt_token_ids": ids}, self._decoding(rendered)
+        media = self._decoding(rendered)
+        return ({"prompt_token_ids": ids}, media) if media is not None else (_tokens(ids), None)
 
     def close(self) -> None:
         """End the threads that decode media."""
@@ -131,6 +132,7 @@ class EngineSession:
         except Exception as error:  # vLLM's kinds of error differ from release to release; `failure_of` sorts them
             known = len(prepared.prompt["prompt_token_ids"])
             exchange.failure, exchange.message = self._engine.failure_of(error, known)
+            exchange.target_gone = exchange.failure == ENGINE_DEAD
             now_ns = self._now_ns()
         else:
             self._judge(prepared, exchange, finished)
@@ -201,13 +203,17 @@ class EngineSession:
         engine = self._engine
         if exchange.finish_reason == ABORT or not finished:
             engine.doom()
-            exchange.failure, exchange.message = ENGINE_DEAD, engine.epitaph()
+            self._fail_with_engine(exchange)
             return
         if prepared.asked is None or (exchange.output_tokens or 0) >= prepared.asked:
             return
         full = (exchange.prompt_tokens or 0) + (exchange.output_tokens or 0) >= engine.max_model_len
         if not full and exchange.finish_reason != "stop" and engine.dead:
-            exchange.failure, exchange.message = ENGINE_DEAD, engine.epitaph()
+            self._fail_with_engine(exchange)
+
+    def _fail_with_engine(self, exchange: Exchange) -> None:
+        exchange.failure, exchange.message = ENGINE_DEAD, self._engine.epitaph()
+        exchange.target_gone = True
 
     def _render_chat(self, messages: list[dict[str, Any]]) -> str:
         text: str = self._tokenizer.apply_chat_template(
@@ -229,6 +235,12 @@ async def tokenizer_of(engine: Engine) -> Any:
             "prompts cannot be made into tokens"
         )
     return tokenizer
+
+
+def _tokens(ids: list[int]) -> dict[str, Any]:
+    """A prompt of token ids that is ready for the engine as it is: without the `type` vLLM would look through it once
+    more, in a thread."""
+    return {"type": "token", "prompt_token_ids": ids}
 
 
 def _media(prompt: Prompt) -> dict[str, Any]:

@@ -8,10 +8,14 @@ LINES: Final = 5
 _TAIL_BYTES: Final = 65_536
 _MAX_CHARACTERS: Final = 900
 _CONTROL: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
-_SILENT: Final = re.compile(r"\d+%\s|it/s\]|^\s|^[\s^~]*$|^Traceback |^During handling|^The above exception|^Please ")
-"""Progress bars, the frames of tracebacks, and lines between them."""
+_SILENT: Final = re.compile(
+    r"\d+%\s|it/s\]|^\s|^[\s^~]*$|^Traceback |^During handling|^The above exception|^Please |"
+    r"^\[shutdown\]|^AsyncLLM output_handler failed"
+)
+"""Progress bars, the frames of tracebacks, lines between them, and what every engine says as it ends."""
 _ERROR: Final = re.compile(r"^[\w.]*(?:Error|Exception)\b")
-_GENERIC: Final = re.compile(r"WorkerProc initialization failed|Engine core initialization failed|See stack trace")
+_GENERIC: Final = re.compile(r"WorkerProc initialization failed|Engine core initialization failed|[Ss]ee stack trace")
+"""Errors that only say that there was another."""
 _ERRORS: Final = 3
 _COMPLAINT: Final = re.compile(r"ERROR|Error|Exception|FATAL|[Kk]illed")
 _PREFIX: Final = re.compile(r"^(?:\(\S+ pid=\d+\) )?(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]*\] ?)?)?")

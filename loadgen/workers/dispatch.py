@@ -58,6 +58,7 @@ class Dispatcher:
         """When those in flight were sent, in order: with one timeout for all, the first is the next to reach it."""
         self._tasks: TaskGroup | None = None
         self._abandoned = False
+        """The target is gone: nothing is started any more."""
         self._one_ended = anyio.Event()
         self.news = News()
 
@@ -178,7 +179,7 @@ class Dispatcher:
         while True:
             await self._timer.wait()
             self._release(self._clock.now_ns(), at_most=_RELEASE_AT_ONCE)
-            if self._due:
+            if self._due and not self._abandoned:
                 self._timer.arm(self._due[0].intended_ns)
 
     async def _render_ahead(self) -> None:
@@ -252,7 +253,7 @@ class Dispatcher:
             job.fault = f"{type(error).__name__}: {error}"
 
     def _release(self, now_ns: int, at_most: float = math.inf) -> None:
-        while self._due and self._due[0].intended_ns <= now_ns and at_most > 0:
+        while self._due and self._due[0].intended_ns <= now_ns and at_most > 0 and not self._abandoned:
             at_most -= 1
             job = heapq.heappop(self._due)
             if self._in_flight < self._slots and not self._waiting:
@@ -264,7 +265,7 @@ class Dispatcher:
 
     def _match(self, run: StageRun) -> None:
         """Start prefetched jobs on the free slots of a closed loop; the instant a slot became free is their start."""
-        while run.free_slots and run.prefetched and not run.stopped:
+        while run.free_slots and run.prefetched and not run.stopped and not self._abandoned:
             free_ns = run.free_slots[0]
             if run.stop_ns is not None and max(free_ns, self._clock.now_ns()) >= run.stop_ns:
                 return
@@ -289,6 +290,8 @@ class Dispatcher:
     ) -> None:
         run = job.run
         end_ns = self._clock.now_ns() if exchange.end_ns is None else exchange.end_ns
+        # Before this one's slot starts another, which would only fail, too.
+        self._abandoned = self._abandoned or exchange.target_gone
         if sent_ns is not None:
             run.meter.left(end_ns)
         del run.in_flight[job.index]
@@ -331,7 +334,7 @@ class Dispatcher:
         if run.closed:
             run.free_slots.append(at_ns)
             self._match(run)
-        elif self._waiting:
+        elif self._waiting and not self._abandoned:
             job = self._waiting.popleft()
             self._start(job, max(at_ns, job.intended_ns))
         elif was_full:

@@ -16,6 +16,7 @@ from conftest import ENGINE_ARGS, ENGINE_ENVIRONMENT
 from loadgen.metrics.records import Record
 from loadgen.metrics.summary import Stage
 from loadgen.report.files import read_summary
+from loadgen.workers.lifeline import FOLDER_ENV
 from tests.end_to_end import Ran, command, run, sets
 
 # An engine takes 10 to 30 s to start where two cores do all.
@@ -23,37 +24,46 @@ pytestmark = pytest.mark.timeout(300)
 
 # 0: fine; 4: the generator was late, which it may well be where an engine and its load share the cores of a machine.
 RAN = (0, 4)
+SHARED_MEMORY = Path("/dev/shm")
 OUTPUT_TOKENS = 32
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    for name, value in ENGINE_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture(autouse=True, scope="module")
+def folders() -> Iterator[Path]:
+    """Where the workers of these tests make their folders, in vLLM's environment; all of it is told apart by that from
+    what others run on this machine."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**ENGINE_ENVIRONMENT, "TMPDIR": folder}.items():
+            patch.setenv(name, value)
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    """After each test no process of vLLM, no folder of a worker and no piece of shared memory is there anew."""
-    before = leftovers()
+def nothing_is_left(folders) -> Iterator[None]:
+    """After each test no process of an engine, no folder of a worker and no piece of its shared memory is there."""
+    before = set(SHARED_MEMORY.iterdir())
     yield
-    wait_until(lambda: leftovers() <= before, 20, lambda: f"left behind: {leftovers() - before}")
+    wait_until(lambda: not engines(folders), 20, lambda: f"left behind: {engines(folders)}")
+    wait_until(lambda: not list(folders.glob("lg-*")), 5, lambda: f"left behind: {list(folders.iterdir())}")
+    if not others():
+        left = set(SHARED_MEMORY.iterdir()) - before
+        assert not left
 
 
-def leftovers() -> set[str]:
-    folders = {str(path) for path in Path(tempfile.gettempdir()).glob("lg-*")}
-    shared = {str(path) for path in Path("/dev/shm").iterdir()}
-    return folders | shared | {f"process {process.pid} {process.name()}" for process in vllm_processes()}
-
-
-def vllm_processes() -> list[psutil.Process]:
-    """The processes of engines; their titles say so. A zombie has ended."""
+def engines(folders: Path) -> list[psutil.Process]:
+    """The processes of the engines of these tests. A zombie has ended."""
     found = []
-    for process in psutil.process_iter(["name", "status"]):
-        name = process.info["name"] or ""
-        if name.startswith("VLLM::") and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            ours = process.environ().get(FOLDER_ENV, "").startswith(str(folders))
+            if ours and process.name().startswith("VLLM::") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
+
+
+def others() -> bool:
+    """Whether somebody else's vLLM runs here, whose shared memory comes and goes, too."""
+    return any((process.info["name"] or "").startswith("VLLM::") for process in psutil.process_iter(["name"]))
 
 
 def wait_until(true: Callable[[], bool], seconds: float, words: Callable[[], str]) -> None:
@@ -78,6 +88,16 @@ def options(model: Path, **keys: object) -> list[str]:
     return ["--model", str(model), *args, *short, *sets(**keys)]
 
 
+SWEEP = """
+[target]
+kind = "engine"
+[load]
+kind = "sweep"
+concurrency = [1, 2]
+requests = 4
+"""
+
+
 def only_stage(ran: Ran) -> Stage:
     """The stage of a run of one, whose books balance."""
     assert ran.exit_code in RAN, ran.stdout + ran.stderr
@@ -98,7 +118,7 @@ def records_of(folder: Path) -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def ran(tiny_model, tmp_path_factory) -> Ran:
+def ran(tiny_model, tmp_path_factory, folders) -> Ran:
     """The ready profile on the tiny model: 4/s for 5 s."""
     folder = tmp_path_factory.mktemp("engine") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -160,13 +180,13 @@ def test_two_workers_have_an_engine_each(tiny_model, tmp_path):
 
 
 def test_a_sweep_keeps_its_engine_through_all_stages(tiny_model, tmp_path):
-    ran = run(tmp_path / "run", "concurrency_sweep", *sets(target__kind="engine", load__concurrency=[1, 4]),
-              *sets(load__duration="3s"), *options(tiny_model), timeout=240)  # fmt: skip
+    profile = tmp_path / "sweep.toml"
+    profile.write_text(SWEEP)
+    ran = run(tmp_path / "run", str(profile), *options(tiny_model), timeout=240)
     assert ran.exit_code in RAN, ran.stdout + ran.stderr
-    assert [stage.books.completed > 0 for stage in ran.summary.stages] == [True, True]
-    (worker,) = ran.summary.generator.workers
-    assert worker.restarts == 0
-    assert worker.target is not None
+    assert [stage.books.completed for stage in ran.summary.stages] == [4, 4]
+    # One engine says once that it starts.
+    assert (ran.folder / "worker-0.log").read_text(errors="replace").count("Initializing a V1 LLM engine") == 1
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -191,8 +211,8 @@ def wait_for_load(folder: Path, process: "subprocess.Popen[str]") -> None:
     time.sleep(1.5)
 
 
-def core() -> psutil.Process:
-    (found,) = [process for process in vllm_processes() if "EngineCore" in process.name()]
+def core(folders: Path) -> psutil.Process:
+    (found,) = [process for process in engines(folders) if "EngineCore" in process.name()]
     return found
 
 
@@ -202,23 +222,24 @@ kind = "engine"
 [load]
 kind = "concurrency"
 concurrency = 4
-duration = "20s"
+requests = 40
 """
 
 
 def closed_loop(folder: Path, model: Path, **keys: object) -> list[str]:
-    """Four requests in flight at all times, each of 400 tokens: over a second, so that a death finds four."""
+    """Four requests in flight at all times, 40 in all, each of 400 tokens: over a second, so that a death finds four
+    and a restart something to do."""
     profile = folder.with_suffix(".toml")
     profile.write_text(CLOSED_LOOP)
     return [str(profile), *options(model, **{"workload__output_tokens": 400, **keys})]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_a_dead_core_fails_what_was_in_flight_and_is_started_again(tiny_model, tmp_path, number):
+def test_a_dead_core_fails_what_was_in_flight_and_is_started_again(tiny_model, tmp_path, number, folders):
     folder = tmp_path / "run"
     with running(folder, *closed_loop(folder, tiny_model)) as process:
         wait_for_load(folder, process)
-        core().send_signal(number)
+        core(folders).send_signal(number)
         stdout, stderr = process.communicate(timeout=200)
     stage = balanced(folder)
     assert stage.books.failed == {"engine_dead": 4}, stdout + stderr
@@ -233,11 +254,11 @@ def test_a_dead_core_fails_what_was_in_flight_and_is_started_again(tiny_model, t
     assert "EngineCore" in death
 
 
-def test_an_engine_that_dies_too_often_ends_the_run_with_its_report(tiny_model, tmp_path):
+def test_an_engine_that_dies_too_often_ends_the_run_with_its_report(tiny_model, tmp_path, folders):
     folder = tmp_path / "run"
     with running(folder, *closed_loop(folder, tiny_model, workers__max_restarts=0)) as process:
         wait_for_load(folder, process)
-        core().kill()
+        core(folders).kill()
         stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == 4, stdout + stderr
     stage = balanced(folder)
@@ -245,11 +266,11 @@ def test_an_engine_that_dies_too_often_ends_the_run_with_its_report(tiny_model, 
     assert (folder / "report.html").stat().st_size > 0
 
 
-def test_a_killed_worker_takes_its_engine_along_and_is_started_again(tiny_model, tmp_path):
+def test_a_killed_worker_takes_its_engine_along_and_is_started_again(tiny_model, tmp_path, folders):
     folder = tmp_path / "run"
     with running(folder, *closed_loop(folder, tiny_model)) as process:
         wait_for_load(folder, process)
-        first = core()
+        first = core(folders)
         first.parent().kill()
         wait_until(lambda: not first.is_running(), 20, lambda: "the core outlived its worker")
         process.communicate(timeout=200)
@@ -260,13 +281,13 @@ def test_a_killed_worker_takes_its_engine_along_and_is_started_again(tiny_model,
 
 
 @pytest.mark.parametrize("when", ["while it starts", "under load"])
-def test_ctrl_c_ends_the_engine(tiny_model, tmp_path, when):
+def test_ctrl_c_ends_the_engine(tiny_model, tmp_path, when, folders):
     folder = tmp_path / "run"
     with running(folder, *closed_loop(folder, tiny_model)) as process:
         if when == "under load":
             wait_for_load(folder, process)
         else:
-            wait_until(lambda: bool(vllm_processes()), 200, lambda: "no engine was started")
+            wait_until(lambda: bool(engines(folders)), 200, lambda: "no engine was started")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 130
@@ -275,17 +296,17 @@ def test_ctrl_c_ends_the_engine(tiny_model, tmp_path, when):
 
 
 @pytest.mark.parametrize("when", ["while it starts", "under load"])
-def test_engines_do_not_outlive_a_run_that_is_killed(tiny_model, tmp_path, when):
+def test_engines_do_not_outlive_a_run_that_is_killed(tiny_model, tmp_path, when, folders):
     folder = tmp_path / "run"
     with running(folder, *closed_loop(folder, tiny_model)) as process:
         if when == "under load":
             wait_for_load(folder, process)
         else:
-            wait_until(lambda: bool(vllm_processes()), 200, lambda: "no engine was started")
+            wait_until(lambda: bool(engines(folders)), 200, lambda: "no engine was started")
         process.kill()
         process.communicate(timeout=60)
         # Two seconds to notice, five to end in order, some to be killed; `nothing_is_left` looks at the rest.
-        wait_until(lambda: not vllm_processes(), 15, lambda: f"left: {vllm_processes()}")
+        wait_until(lambda: not engines(folders), 15, lambda: f"left: {engines(folders)}")
 
 
 def test_an_engine_that_does_not_come_up_is_told_in_one_line_with_exit_code_3(tmp_path, tiny_model):
