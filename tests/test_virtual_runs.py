@@ -21,7 +21,9 @@ from loadgen.profile import (
     Workload,
 )
 from loadgen.sim.config import SimConfig, SimFaults
+from loadgen.targets import kinds
 from loadgen.units import NS_PER_SECOND, Duration, Rate
+from tests.mortal_target import ENGINE_DEAD, Lives
 
 WORKLOAD = Workload(prompt_tokens=16, output_tokens=Fixed(value=4))
 
@@ -244,3 +246,38 @@ def test_the_simulated_engine_serves_below_its_capacity_and_is_unstable_above_it
         run = run_virtually(Profile(name="engine", target=target, workload=workload, load=load))
         verdicts.append(run.stages[0].stationary.verdict)
     assert verdicts == ["stable", "unstable"]
+
+
+def test_what_waits_for_a_target_that_died_waited_for_the_target_and_not_for_the_generator(run_virtually, monkeypatch):
+    # 10/s for 60 s from 0.1 s on, answers of 0.5 s. The target dies at 20.05 s with those of 19.6 to 20.0 s in flight:
+    # five fail. Its worker says so 0.5 s later, and another target is there at 25.55 s: those of 20.1 to 25.5 s, 55 of
+    # 600, wait for it for 5.45 to 0.05 s, and have their answers 0.5 s later.
+    monkeypatch.setitem(kinds._OPENERS, SimTarget, Lives([20.05], start_seconds=5.0, answer_seconds=0.5))
+    summary = run_virtually(profile(Constant(rate=Rate(10), duration=seconds(60))))
+    (stage,) = summary.stages
+    assert_balanced(summary)
+    assert (stage.books.intended, stage.books.completed, stage.books.failed) == (600, 595, {ENGINE_DEAD: 5})
+    latency = stage.latency_seconds
+    assert latency.service.max == pytest.approx(0.5, rel=2e-3)
+    assert latency.response.max == pytest.approx(5.95, rel=2e-3)
+    assert latency.queued.max == pytest.approx(5.45, rel=2e-3)
+    # The sixth largest of 595 is that of 20.6 s.
+    assert latency.response.p99 == pytest.approx(5.45, rel=2e-2)
+    assert latency.lateness.max == 0
+    # What failed is there too, with its age.
+    assert latency.failed[ENGINE_DEAD].max == pytest.approx(0.45, rel=2e-3)
+    assert summary.verdict.valid, summary.verdict.reasons
+
+
+def test_the_worker_that_takes_over_the_jobs_of_a_dead_target_is_not_late_with_them(run_virtually, monkeypatch):
+    # Two workers with 10/s each; one target dies at 10.05 s, and its worker says so at 10.55 s. What was due at it by
+    # then goes to the other one at once, as does all that follows until it is there again.
+    monkeypatch.setitem(kinds._OPENERS, SimTarget, Lives([10.05], workers=2, answer_seconds=0.5))
+    summary = run_virtually(profile(Constant(rate=Rate(20), duration=seconds(20)), processes=2))
+    (stage,) = summary.stages
+    assert_balanced(summary)
+    assert stage.books.failed == {ENGINE_DEAD: 5}
+    assert stage.books.completed == 395
+    assert stage.latency_seconds.response.max <= 0.5 + 0.5 + 0.03
+    assert stage.latency_seconds.lateness.max == 0
+    assert summary.verdict.valid, summary.verdict.reasons

@@ -197,6 +197,8 @@ def main() -> None:
                 side.append(measure(options, below, pair + 1))
                 say(f"pair {pair + 1}, {measure.__name__}: done (load average {os.getloadavg()[0]:.1f})")
     print("\n".join([*table(engines, servers), "", *comparability(engines, servers)]))
+    if not all(run.summary["verdict"]["valid"] for run in (*engines, *servers)):
+        print("\nNot all runs were valid: loadgen was late itself, so this is not the server's cost alone.")
     if options.json is not None:
         found = {name: [run.summary for run in side] for name, side in (("engine", engines), ("http", servers))}
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -151,7 +151,9 @@ class Engine:
     def epitaph(self) -> str:
         """What there is to say of an engine that died: how, the likely cause, and the last lines of its log."""
         if self._epitaph is None:
-            self._epitaph = self._obituary(f"the engine died: {self.dead or 'it ended its requests'}")
+            self._epitaph = self._obituary(
+                f"the engine died: {self.dead or 'it aborted its requests, as one does that is told to terminate'}"
+            )
         return self._epitaph
 
     @property

@@ -7,7 +7,8 @@ from typing import Final
 LINES: Final = 5
 _TAIL_BYTES: Final = 65_536
 _MAX_CHARACTERS: Final = 900
-_CONTROL: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
+"""Of what happened, and of the last words."""
+_CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 _SILENT: Final = re.compile(
     r"\d+%\s|it/s\]|^\s|^[\s^~]*$|^Traceback |^During handling|^The above exception|^Please |"
     r"^\[shutdown\]|^AsyncLLM output_handler failed"
@@ -23,17 +24,20 @@ _PREFIX: Final = re.compile(r"^(?:\(\S+ pid=\d+\) )?(?:[A-Z]+ \d\d-\d\d \d\d:\d\
 
 _CAUSES: Final = (
     (
-        r"out of memory|OutOfMemory|No available memory|not enough|memory profiling|larger than the maximum number of "
-        r"tokens that can be stored|less than desired GPU memory",
+        r"out of memory|MemoryError|bad_alloc|annot allocate memory|No available memory|not enough (?:\w+ )?memory|"
+        r"memory profiling|available KV cache memory|larger than the maximum number of tokens that can be stored|"
+        r"less than desired GPU memory",
         "memory: lower gpu_memory_utilization, max_model_len or max_num_seqs in target.engine_args, or use more GPUs",
     ),
     (
-        r"NotImplementedError|not implemented|no kernel image|[Uu]nsupported|is not supported|not compiled with",
+        r"NotImplementedError|not implemented|no kernel image|[Uu]nsupported (?!operand|format)|"
+        r"(?:is|are) not supported|not compiled with",
         "an operation, data type or model architecture that this vLLM does not support on this device",
     ),
     (
         r"safetensors|does not appear to have|Can't load|couldn't connect|Repository Not Found|HFValidationError|"
-        r"model_type|not a valid model identifier|Error no file|state_dict|LocalEntryNotFound",
+        r"model_type|not recognize this architecture|not a valid model identifier|Error no file|loading state_dict|"
+        r"LocalEntryNotFound",
         "the model could not be loaded: check target.model",
     ),
 )
@@ -41,20 +45,16 @@ _KILLED: Final = "it was killed from outside: by somebody, or by the system as m
 
 
 def last_lines(log: Path | None, count: int = LINES) -> str:
-    """The last lines of a log that say something, joined to one line; empty where there are none.
+    """The last lines of a log that say something, joined to one line of at most 900 characters; empty where there are
+    none.
 
     The last errors are among them, though other processes wrote their own ends after them.
     """
-    said: list[str] = []
-    for line in _tail(log):
-        words = _PREFIX.sub("", line)
-        # Of a traceback its last line says what went wrong; the same is often told by several processes.
-        if not _SILENT.search(words) and words.strip() not in said:
-            said.append(words.strip())
+    said = _said(log)
     errors = [line for line in said if _ERROR.search(line) and not _GENERIC.search(line)][-_ERRORS:]
     others = [line for line in said if line not in errors]
     chosen = errors + others[-max(1, count - len(errors)) :]
-    return " | ".join(line for line in said if line in chosen)[-_MAX_CHARACTERS:]
+    return _joined([line for line in said if line in chosen])
 
 
 def likely_cause(words: str) -> str | None:
@@ -64,8 +64,8 @@ def likely_cause(words: str) -> str | None:
 
 def epitaph(what: str, log: Path | None) -> str:
     """One line about an engine that is gone: what happened, the likely cause, and the last words of its log."""
-    tail = _tail(log)
-    complaints = "\n".join(line for line in tail if _COMPLAINT.search(line))
+    what = _joined([" ".join(what.split())])
+    complaints = "\n".join(words for line, words in _telling(log) if _COMPLAINT.search(line))
     cause = likely_cause(what) or likely_cause(complaints) or (_KILLED if "SIGKILL" in what else None)
     words = last_lines(log)
     parts = [what]
@@ -76,6 +76,26 @@ def epitaph(what: str, log: Path | None) -> str:
     return "; ".join(parts)
 
 
+def _said(log: Path | None) -> list[str]:
+    """What the log says, each thing once, where it was said last: the same is often told by several processes."""
+    said = [" ".join(words.split()) for _, words in _telling(log)]
+    return list(dict.fromkeys(reversed(said)))[::-1]
+
+
+def _telling(log: Path | None) -> list[tuple[str, str]]:
+    """The lines that say something, whole and without their prefix. Of a traceback only the last says what went wrong;
+    its frames also name files and functions that have nothing to do with it."""
+    lines = [(line, _PREFIX.sub("", line)) for line in _tail(log)]
+    return [(line, words) for line, words in lines if _ERROR.search(words) or not _SILENT.search(words)]
+
+
+def _joined(lines: list[str]) -> str:
+    """Lines as one of bounded length: where they do not fit, the long ones lose their ends."""
+    room = _MAX_CHARACTERS - len(" | ") * len(lines)
+    length = next(n for n in range(room, 0, -1) if sum(min(len(line), n) for line in lines) <= room)
+    return " | ".join(line[:length] for line in lines)
+
+
 def _tail(log: Path | None) -> list[str]:
     if log is None or not log.exists():
         return []
@@ -83,5 +103,5 @@ def _tail(log: Path | None) -> list[str]:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - _TAIL_BYTES))
         text = file.read().decode(errors="replace")
-    # What a progress bar overwrote is not said twice.
-    return [_CONTROL.sub("", line.rsplit("\r", 1)[-1]) for line in text.splitlines()]
+    # What a progress bar overwrote is not said twice. (`splitlines` would take it for a line of its own.)
+    return [_CONTROL.sub("", line.rstrip("\r").rsplit("\r", 1)[-1]) for line in text.split("\n")]

@@ -2,12 +2,14 @@
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from loadgen.errors import LoadgenError
 
+_T = TypeVar("_T")
+_KINDS: Final[dict[type, str]] = {bool: "true or false", int: "a whole number", dict: "a table"}
 _RENAMED = {"max_completion_tokens": "max_tokens"}
 _BESIDE = ("chat_template_kwargs", "priority", "stream", "top_logprobs", "response_format", "max_completion_tokens")
 _HINTS = {
@@ -48,7 +50,7 @@ def sampling_of(
     As over HTTP, a body that sets `max_tokens` itself takes the asked length's place, and its minimum with it.
 
     Raises:
-        LoadgenError: with a line for each name that an engine has no use for.
+        LoadgenError: with a line for each name that an engine has no use for; or a value is of no use.
     """
     faults = [_unknown(name, names) for name in body if name not in names and name not in _BESIDE]
     if faults:
@@ -63,9 +65,9 @@ def sampling_of(
     return Sampling(
         fields={**defaults, **fields},
         lengths=tuple(name for name in ("max_tokens", "min_tokens", "ignore_eos") if name not in unwanted),
-        stream=bool(body.get("stream", stream)),
-        priority=int(body.get("priority", 0)),
-        template_fields=dict(body.get("chat_template_kwargs", {})),
+        stream=_value(body, "stream", bool, stream),
+        priority=_value(body, "priority", int, 0),
+        template_fields=dict(_value(body, "chat_template_kwargs", dict, {})),
     )
 
 
@@ -78,7 +80,14 @@ def _set_logprobs(fields: dict[str, Any], body: Mapping[str, Any], chat: bool) -
         raise LoadgenError("workload.body.logprobs: a chat takes true or false, and top_logprobs = n")
     fields.pop("logprobs", None)
     if wanted:
-        fields["logprobs"] = int(body.get("top_logprobs", 0))
+        fields["logprobs"] = _value(body, "top_logprobs", int, 0)
+
+
+def _value(body: Mapping[str, Any], name: str, kind: type[_T], absent: _T) -> _T:
+    value = body.get(name, absent)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise LoadgenError(f"workload.body.{name}: must be {_KINDS[kind]}")
+    return value
 
 
 def _set_format(fields: dict[str, Any], body: Mapping[str, Any]) -> None:

@@ -97,8 +97,11 @@ class Dispatcher:
             assert self._tasks is not None
             self._tasks.start_soon(self._open_slots, run, slots, slots_from_ns)
 
-    def add(self, stage: int, indices: list[int], intended_ns: list[int]) -> None:
-        """Take jobs: of an open loop with their intended starts, of a closed one for the slots to start."""
+    def add(self, stage: int, indices: list[int], intended_ns: list[int], queued_until_ns: int = 0) -> None:
+        """Take jobs: of an open loop with their intended starts, of a closed one for the slots to start.
+
+        Until `queued_until_ns` they waited for a target, and not for the generator.
+        """
         if self._abandoned:
             return
         run = self._runs[stage]
@@ -107,7 +110,8 @@ class Dispatcher:
             jobs = [Job(run, index, 0) for index in indices]
             run.prefetched.extend(jobs)
         else:
-            jobs = [Job(run, index, intended) for index, intended in zip(indices, intended_ns, strict=True)]
+            pairs = zip(indices, intended_ns, strict=True)
+            jobs = [Job(run, index, intended, queued_until_ns) for index, intended in pairs]
             for job in jobs:
                 heapq.heappush(self._due, job)
             if self._due:
@@ -257,7 +261,7 @@ class Dispatcher:
             at_most -= 1
             job = heapq.heappop(self._due)
             if self._in_flight < self._slots and not self._waiting:
-                self._start(job, max(job.intended_ns, self._free_since_ns))
+                self._start(job, max(job.queued_until_ns, self._free_since_ns))
             elif job.run.drop:
                 self._end_unsent(job, DROPPED)
             else:
@@ -336,7 +340,7 @@ class Dispatcher:
             self._match(run)
         elif self._waiting and not self._abandoned:
             job = self._waiting.popleft()
-            self._start(job, max(at_ns, job.intended_ns))
+            self._start(job, max(at_ns, job.queued_until_ns))
         elif was_full:
             self._free_since_ns = at_ns
 
@@ -347,7 +351,8 @@ class Dispatcher:
                 job.scope.cancel()
 
     def _close_if_over(self, run: StageRun) -> None:
-        if run.stopped and run.held == 0:
+        # Once abandoned it takes no jobs, and so cannot tell whether the parent has given it all: its end tells.
+        if run.stopped and run.held == 0 and not self._abandoned:
             if run.drain_scope is not None:
                 run.drain_scope.cancel()
             self._runs.pop(run.stage, None)

@@ -13,12 +13,14 @@ from loadgen.workload.sources import Workload
 class Job:
     """One request on its way through a worker."""
 
-    __slots__ = ("cut", "fault", "index", "intended_ns", "prepared", "request", "run", "scope")
+    __slots__ = ("cut", "fault", "index", "intended_ns", "prepared", "queued_until_ns", "request", "run", "scope")
 
-    def __init__(self, run: "StageRun", index: int, intended_ns: int) -> None:
+    def __init__(self, run: "StageRun", index: int, intended_ns: int, queued_until_ns: int = 0) -> None:
         self.run = run
         self.index = index
         self.intended_ns = intended_ns
+        self.queued_until_ns = max(intended_ns, queued_until_ns)
+        """When it could be started: its intended start, or later where it waited for a target."""
         self.request: Request | None = None
         self.prepared: Any = None
         self.fault: str | None = None

@@ -3,6 +3,7 @@
 Either way a launched worker is an `Incarnation`: a channel that has said Hello, and a way to learn how it ended.
 """
 
+import getpass
 import hmac
 import os
 import secrets
@@ -32,6 +33,7 @@ from loadgen.workers.worker import ADDRESS_ENV, TOKEN_ENV, WORKER_ENV, run_worke
 
 _HELLO_SECONDS: Final = 60
 _GREETING_SECONDS: Final = 5
+COMPILED_ENV: Final = "TORCHINDUCTOR_CACHE_DIR"
 ENGINE_FINISH_SECONDS: Final = 60
 """How long a worker that was told to finish may take to shut its engine down in order."""
 _ENGINE_LOG_LINES: Final = 5
@@ -203,12 +205,23 @@ def _folder(placement: Placement) -> Iterator[str | None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return str(os.getuid())
+
+
 def _engine_environment(folder: str, log: Path) -> dict[str, str]:
     return {
         FOLDER_ENV: folder,
         PARENT_ENV: str(os.getpid()),
         LOG_ENV: str(log.absolute()),
         "VLLM_RPC_BASE_PATH": folder,
+        # vLLM and torch leave temporary files behind, `vllm_dist_*` for one: they go with the folder. What torch has
+        # compiled is kept, where it would be kept without this.
+        "TMPDIR": folder,
+        COMPILED_ENV: os.environ.get(COMPILED_ENV) or str(Path(tempfile.gettempdir()) / f"torchinductor_{_user()}"),
         # vLLM's processes give themselves titles, which would overwrite the environment that they are known by.
         "SPT_NOENV": "1",
     }

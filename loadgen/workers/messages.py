@@ -48,11 +48,15 @@ class StageStart(_Message, frozen=True):
 
 
 class Jobs(_Message, frozen=True):
-    """Requests to start. `intended_ns` runs beside `indices`; it is empty in a closed loop: a free slot decides."""
+    """Requests to start. `intended_ns` runs beside `indices`; it is empty in a closed loop: a free slot decides.
+
+    Those due before `queued_until_ns` waited until then for the target of another worker, which died.
+    """
 
     stage: int
     indices: list[int]
     intended_ns: list[int]
+    queued_until_ns: int = 0
 
 
 class Stop(_Message, frozen=True):

@@ -109,6 +109,8 @@ class Pool:
         self._alive = len(setups)
         self.ports: list[Port] = []
         self.requeued: list[Requeued] = []
+        self._waiting: set[int] = set()
+        """Of those, the indices of the jobs that were due at a target that died."""
         self.started: defaultdict[int, int] = defaultdict(int)
         """By stage, the closed-loop jobs that have started."""
         self.last_start_ns: defaultdict[int, int] = defaultdict(int)
@@ -153,7 +155,9 @@ class Pool:
         port.unstarted += 0 if intended_ns else len(indices)
         for position, index in enumerate(indices):
             port.outstanding[index] = Outstanding(stage, intended_ns[position] if intended_ns else None)
-        await self._send(port, Jobs(stage, indices, intended_ns))
+        waited = self._waiting.intersection(indices)
+        self._waiting -= waited
+        await self._send(port, Jobs(stage, indices, intended_ns, self._clock.now_ns() if waited else 0))
 
     def requeue(self, stage: int, indices: list[int], intended_ns: list[int]) -> None:
         """Take back jobs that could not be given to a worker, to be given to another."""
@@ -273,7 +277,8 @@ class Pool:
             while True:
                 with anyio.fail_after(_SILENCE_SECONDS):
                     message = await port.channel.receive()
-                self._hear(port, message)
+                if port in self.ports:  # one that was buried has been accounted for, and has no more to tell
+                    self._hear(port, message)
                 self._notify()
         except ChannelClosed:
             return None
@@ -321,6 +326,8 @@ class Pool:
             stop = self._stop_messages.get(job.stage)
             if stop is None and (unsent or job.intended_ns is None or job.intended_ns > now_ns):
                 self.requeued.append(Requeued(job.stage, index, job.intended_ns, account))
+                if job.intended_ns is not None and job.intended_ns <= now_ns:
+                    self._waiting.add(index)
             elif job.intended_ns is not None and job.intended_ns <= (now_ns if stop is None else stop.stop_ns):
                 over[job.stage].append(job.intended_ns)
         for stage, intended_ns in over.items():

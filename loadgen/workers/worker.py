@@ -111,7 +111,7 @@ class Worker:
             message = await self._channel.receive()
             match message:
                 case Jobs():
-                    self._dispatcher.add(message.stage, message.indices, message.intended_ns)
+                    self._dispatcher.add(message.stage, message.indices, message.intended_ns, message.queued_until_ns)
                 case StageStart():
                     self._begin(message)
                 case Stop():

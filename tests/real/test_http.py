@@ -81,7 +81,9 @@ def test_tokens_are_counted_by_the_server_and_a_chunk_bears_one_or_more(chat):
 def test_streamed_requests_have_a_first_token_gaps_and_a_pace(chat):
     stage = only_stage(chat)
     latency = stage.latency_seconds
-    assert latency.ttft.count == latency.service_ttft.count == latency.tpot.count == latency.response.count == 50
+    assert latency.ttft.count == latency.service_ttft.count == latency.response.count == 50
+    # A busy server may send all tokens of an answer in one chunk, which then has no pace.
+    assert 45 <= latency.tpot.count <= 50
     # One gap less than chunks, and no more chunks than tokens.
     assert 0 < latency.itl.count <= 50 * (16 - 1)
     assert 0 < latency.service_ttft.mean <= latency.ttft.mean < latency.response.mean
