@@ -258,6 +258,18 @@ async def test_an_open_loop_starts_nothing_more_from_the_first_request_that_find
         assert dispatcher.in_flight == 0
 
 
+async def test_what_falls_due_at_a_target_that_is_gone_is_not_sent_though_slots_are_free(clock):
+    target = MortalTarget(clock, answer_seconds=10)
+    async with dispatching_to(target, clock) as (dispatcher, _, meter):
+        start = clock.now_ns()
+        dispatcher.add(0, [0, 1, 2], [start, start + 700 * MS, start + 3000 * MS])
+        await anyio.sleep(0.5)
+        target.die()
+        await anyio.sleep(5)
+        assert target.sent == [0]
+        assert [outcome.index for outcome in meter.outcomes] == [0]
+
+
 async def test_a_burst_that_falls_due_as_the_target_dies_is_not_sent(clock):
     # More than start at once before the loop looks around: the rest is still due when the first has failed.
     target = MortalTarget(clock, answer_seconds=10)

@@ -156,8 +156,11 @@ async def test_a_worker_whose_target_dies_tells_what_became_of_its_requests_then
         assert parent.ended_at == pytest.approx(1.9)
 
 
-async def test_a_worker_of_a_closed_loop_tells_every_start_before_it_says_that_it_is_gone(clock, monkeypatch):
-    target = MortalTarget(clock)
+@pytest.mark.parametrize("words_seconds", [0.0, 0.5])
+async def test_a_worker_of_a_closed_loop_tells_every_start_before_it_says_that_it_is_gone(
+    clock, monkeypatch, words_seconds
+):
+    target = MortalTarget(clock, words_seconds=words_seconds)
     async with working(clock, monkeypatch, opening(target)) as parent:
         await parent.ready.wait()
         await parent.channel.send(stage(clock, slots=2))
