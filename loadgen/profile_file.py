@@ -103,7 +103,10 @@ def check_environment(profile: Profile) -> list[str]:
         what = "empty" if variable in os.environ else "not set"
         faults.append(f"target.api_key_env: the environment variable {variable} is {what}")
     if profile.workload.images is not None and find_spec("PIL") is None:
-        faults.append("workload.images: needs the library Pillow: pip install loadgen[media]")
+        faults.append("workload.images: needs the library Pillow: pip install 'loadgen[media]'")
+    in_process = isinstance(profile.target, EngineTarget)
+    if in_process and profile.workload.audio is not None and find_spec("soundfile") is None:
+        faults.append("workload.audio: an engine needs the library soundfile: pip install 'loadgen[media]'")
     return faults
 
 

@@ -102,7 +102,7 @@ def _reasons(finding: Finding) -> Iterator[str]:
     lateness = stage.latency_seconds.lateness
     blame = _bottleneck(finding)
     if lateness is not None and lateness.p99 > bound:
-        yield f"{_exceeds('lateness', lateness.p99, bound)}: requests were sent late; {blame}"
+        yield f"{_exceeds('lateness', lateness, bound)}: requests were sent late; {blame}"
     # Where a number of requests ends the window, the last of them is due at that very instant.
     due = stage.window.books.intended - finding.excused - (stage.ended_by == "requests")
     if stage.window.sent < SENT_SHARE * due:
@@ -111,11 +111,13 @@ def _reasons(finding: Finding) -> Iterator[str]:
             f" ({_percent(stage.window.sent / due)}; {_percent(SENT_SHARE)} are needed); {blame}"
         )
     if finding.loop_lag is not None and finding.loop_lag.p99 > bound:
-        yield f"{_exceeds('event loop lag', finding.loop_lag.p99, bound)}: timestamps were taken late; {blame}"
+        yield f"{_exceeds('event loop lag', finding.loop_lag, bound)}: timestamps were taken late; {blame}"
 
 
-def _exceeds(what: str, seconds: float, bound: float) -> str:
-    return f"{what} p99 is {format_seconds(seconds)}, above the bound of {format_seconds(bound)}"
+def _exceeds(what: str, latency: Latency, bound: float) -> str:
+    """Of fewer than a hundred, p99 is the latest one, and is said to be."""
+    of_few = f" (the latest of {latency.count})" if latency.count < 100 else ""
+    return f"{what} p99 is {format_seconds(latency.p99)}{of_few}, above the bound of {format_seconds(bound)}"
 
 
 def _bottleneck(finding: Finding) -> str:

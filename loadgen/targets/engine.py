@@ -42,6 +42,8 @@ class Engine:
         """`log` is where this process and the engine's own write what they have to say; it is quoted in failures."""
         self._target = target
         self._log = log
+        # A log is appended to when a worker is started again: what an earlier engine said is not this one's.
+        self._log_began = log.stat().st_size if log is not None and log.exists() else 0
         self._engine: Any = None
         self._stopped = False
         self._cores: list[BaseProcess] = []
@@ -68,6 +70,7 @@ class Engine:
             raise TargetError("the engine has been stopped; an engine is started once")
         vllm_api.require_vllm()
         target = self._target
+        _check_folder(target.model)
         arguments = {**target.engine_args, "model": target.model}
         try:
             with anyio.fail_after(target.start_timeout / NS_PER_SECOND):
@@ -194,7 +197,13 @@ class Engine:
         return None
 
     def _obituary(self, what: str) -> str:
-        return epitaph(what, self._log)
+        return epitaph(what, self._log, self._log_began)
+
+
+def _check_folder(model: str) -> None:
+    """Refuse what can only be a folder, since no name on the hub begins so, and is none."""
+    if model.startswith(("/", "./", "../", "~")) and not Path(model).is_dir():
+        raise TargetError(f"target.model: there is no folder {model}")
 
 
 def _build(arguments: dict[str, Any]) -> Any:

@@ -1,11 +1,12 @@
 """Opening an engine for a run: start it, look at its health, learn how it counts tokens, warm it up."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from loadgen.clock import Clock
@@ -16,6 +17,7 @@ from loadgen.targets import vllm_api
 from loadgen.targets.base import Opening, TargetInfo
 from loadgen.targets.engine import Engine
 from loadgen.targets.engine_session import EngineSession, tokenizer_of
+from loadgen.targets.sampling import sampling_of
 from loadgen.units import NS_PER_SECOND
 from loadgen.workload.request import Message, Request, Tokenization
 from loadgen.workload.tokens import PROBE_LINES, PROBE_TEXT, from_token_strings
@@ -39,10 +41,11 @@ async def open_engine(
     """
     began_ns = clock.now_ns()
     engine = Engine(target, log)
+    await _check_names(target, workload)
     await engine.start()
     try:
         tokenizer = await tokenizer_of(engine)
-        template = vllm_api.chat_template_of(engine.vllm, tokenizer)
+        template = await anyio.to_thread.run_sync(vllm_api.chat_template_of, engine.vllm, tokenizer)
 
         def session_of(workload: Workload) -> EngineSession:
             return EngineSession(engine, target, workload, clock.now_ns, tokenizer=tokenizer, chat_template=template)
@@ -62,6 +65,13 @@ async def open_engine(
     finally:
         with anyio.CancelScope(shield=True):
             await engine.stop()
+
+
+async def _check_names(target: EngineTarget, workload: Workload) -> None:
+    """Refuse what stands in `workload.body` and is no sampling parameter, before a model is loaded."""
+    vllm_api.require_vllm()
+    names = await anyio.to_thread.run_sync(vllm_api.sampling_names, abandon_on_cancel=True)
+    sampling_of(workload.body, {}, names, chat=workload.kind == "chat", stream=target.stream)
 
 
 async def _warm_up(session: EngineSession, request: Request, target: EngineTarget) -> None:
@@ -98,7 +108,8 @@ def _tokenization(tokenizer: Any, session: EngineSession, *, chat: bool) -> Toke
     template_tokens = 0
     if chat:
         conversation = Request(0, messages=(Message("user", PROBE_TEXT),))
-        template_tokens = len(session.prompt_of(conversation)[0]["prompt_token_ids"]) - len(text)
+        with suppress(ValueError):  # a template may insist on a system message, or on an image
+            template_tokens = len(session.prompt_of(conversation)[0]["prompt_token_ids"]) - len(text)
     learnt = from_token_strings(
         text, template_tokens, "engine", line_strs=pieces(PROBE_LINES), vocabulary_size=tokenizer.vocab_size
     )

@@ -21,6 +21,7 @@ from loadgen.targets.sampling import Sampling, sampling_of
 from loadgen.workload.request import Request
 
 ABORT: Final = "abort"
+SERVER_ERROR: Final = "server_error"
 _DECODING_THREADS: Final = 2
 
 
@@ -91,8 +92,9 @@ class EngineSession:
             chat_template=None if self._template is None else self._render_chat,
             image_placeholder=self._target.image_placeholder,
             audio_placeholder=self._target.audio_placeholder,
-            bos_token=self._tokenizer.bos_token or "",
-            eos_token=self._tokenizer.eos_token or "",
+            # Not every tokenizer that vLLM has is one of transformers, and has these.
+            bos_token=getattr(self._tokenizer, "bos_token", None) or "",
+            eos_token=getattr(self._tokenizer, "eos_token", None) or "",
         )
         # What a template wrote has its special tokens already: a second begin-of-text would be another prompt.
         ids = self._tokenizer.encode(rendered.text, add_special_tokens=not rendered.special)
@@ -122,13 +124,14 @@ class EngineSession:
         exchange.chunk_tokens = array("q") if exchange.streamed else None
         finished = False
         now_ns = None
-        if prepared.media is not None and not await self._add_media(prepared, exchange):
-            return
         try:
             async for output in self.outputs(prepared):
                 now_ns = self._now_ns()
                 self._note(output, now_ns, exchange)
                 finished = output.finished
+        except PromptError as error:  # media that cannot be decoded
+            exchange.failure, exchange.message = REFUSED, str(error)
+            now_ns = self._now_ns()
         except Exception as error:  # vLLM's kinds of error differ from release to release; `failure_of` sorts them
             known = len(prepared.prompt["prompt_token_ids"])
             exchange.failure, exchange.message = self._engine.failure_of(error, known)
@@ -139,10 +142,15 @@ class EngineSession:
         exchange.end_ns = self._now_ns() if now_ns is None else now_ns
 
     async def outputs(self, prepared: Prepared) -> AsyncGenerator[Any, None]:
-        """vLLM's RequestOutputs of a prepared request. Left early or cancelled, the request is aborted."""
-        generation = self._engine.generate(
-            prepared.prompt, prepared.sampling, prepared.request_id, self._sampling.priority
-        )
+        """vLLM's RequestOutputs of a prepared request. Left early or cancelled, the request is aborted.
+
+        Raises:
+            PromptError: its media cannot be decoded.
+        """
+        prompt = prepared.prompt
+        if prepared.media is not None:
+            prompt = {**prompt, "multi_modal_data": await asyncio.wrap_future(prepared.media)}
+        generation = self._engine.generate(prompt, prepared.sampling, prepared.request_id, self._sampling.priority)
         ended = False
         try:
             async for output in generation:
@@ -160,17 +168,6 @@ class EngineSession:
     async def watch(self) -> str:
         """Wait until the engine is dead (`targets.base.Target.watch`)."""
         return await self._engine.gone()
-
-    async def _add_media(self, prepared: Prepared, exchange: Exchange) -> bool:
-        """Put decoded media into the prompt; where they cannot be decoded the request fails, and this is False."""
-        assert prepared.media is not None
-        try:
-            prepared.prompt["multi_modal_data"] = await asyncio.wrap_future(prepared.media)
-        except PromptError as error:
-            exchange.failure, exchange.message = REFUSED, str(error)
-            exchange.end_ns = self._now_ns()
-            return False
-        return True
 
     def _note(self, output: Any, now_ns: int, exchange: Exchange) -> None:
         """Write down what one output brings."""
@@ -204,6 +201,10 @@ class EngineSession:
         if exchange.finish_reason == ABORT or not finished:
             engine.doom()
             self._fail_with_engine(exchange)
+            return
+        if exchange.finish_reason == "error":
+            exchange.failure = SERVER_ERROR
+            exchange.message = 'the engine gave the request up (finish_reason "error")'
             return
         if prepared.asked is None or (exchange.output_tokens or 0) >= prepared.asked:
             return

@@ -248,7 +248,7 @@ def _pillow(item: str) -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise LoadgenError(f"{item}: images need the library Pillow: pip install loadgen[media]") from None
+        raise LoadgenError(f"{item}: images need the library Pillow: pip install 'loadgen[media]'") from None
     return Image
 
 
@@ -256,5 +256,5 @@ def _soundfile(item: str) -> Any:
     try:
         import soundfile
     except (ImportError, OSError):  # OSError: the package is there, and the C library under it is not
-        raise LoadgenError(f"{item}: sound needs the library soundfile: pip install loadgen[media]") from None
+        raise LoadgenError(f"{item}: sound needs the library soundfile: pip install 'loadgen[media]'") from None
     return soundfile

@@ -30,6 +30,10 @@ _CAUSES: Final = (
         "memory: lower gpu_memory_utilization, max_model_len or max_num_seqs in target.engine_args, or use more GPUs",
     ),
     (
+        r"less than desired CPU memory",
+        "memory: set the environment variable VLLM_CPU_KVCACHE_SPACE to fewer GiB, 1 for a small model",
+    ),
+    (
         r"NotImplementedError|not implemented|no kernel image|[Uu]nsupported (?!operand|format)|"
         r"(?:is|are) not supported|not compiled with",
         "an operation, data type or model architecture that this vLLM does not support on this device",
@@ -44,13 +48,13 @@ _CAUSES: Final = (
 _KILLED: Final = "it was killed from outside: by somebody, or by the system as memory ran out"
 
 
-def last_lines(log: Path | None, count: int = LINES) -> str:
+def last_lines(log: Path | None, count: int = LINES, since: int = 0) -> str:
     """The last lines of a log that say something, joined to one line of at most 900 characters; empty where there are
     none.
 
     The last errors are among them, though other processes wrote their own ends after them.
     """
-    said = _said(log)
+    said = _said(log, since)
     errors = [line for line in said if _ERROR.search(line) and not _GENERIC.search(line)][-_ERRORS:]
     others = [line for line in said if line not in errors]
     chosen = errors + others[-max(1, count - len(errors)) :]
@@ -62,12 +66,15 @@ def likely_cause(words: str) -> str | None:
     return next((cause for pattern, cause in _CAUSES if re.search(pattern, words)), None)
 
 
-def epitaph(what: str, log: Path | None) -> str:
-    """One line about an engine that is gone: what happened, the likely cause, and the last words of its log."""
+def epitaph(what: str, log: Path | None, since: int = 0) -> str:
+    """One line about an engine that is gone: what happened, the likely cause, and the last words of its log.
+
+    `since` is where in the log it began, in bytes: a worker that is started again appends to the same.
+    """
     what = _joined([" ".join(what.split())])
-    complaints = "\n".join(words for line, words in _telling(log) if _COMPLAINT.search(line))
+    complaints = "\n".join(words for line, words in _telling(log, since) if _COMPLAINT.search(line))
     cause = likely_cause(what) or likely_cause(complaints) or (_KILLED if "SIGKILL" in what else None)
-    words = last_lines(log)
+    words = last_lines(log, since=since)
     parts = [what]
     if cause is not None:
         parts.append(f"likely {cause}")
@@ -76,16 +83,16 @@ def epitaph(what: str, log: Path | None) -> str:
     return "; ".join(parts)
 
 
-def _said(log: Path | None) -> list[str]:
+def _said(log: Path | None, since: int) -> list[str]:
     """What the log says, each thing once, where it was said last: the same is often told by several processes."""
-    said = [" ".join(words.split()) for _, words in _telling(log)]
+    said = [" ".join(words.split()) for _, words in _telling(log, since)]
     return list(dict.fromkeys(reversed(said)))[::-1]
 
 
-def _telling(log: Path | None) -> list[tuple[str, str]]:
+def _telling(log: Path | None, since: int) -> list[tuple[str, str]]:
     """The lines that say something, whole and without their prefix. Of a traceback only the last says what went wrong;
     its frames also name files and functions that have nothing to do with it."""
-    lines = [(line, _PREFIX.sub("", line)) for line in _tail(log)]
+    lines = [(line, _PREFIX.sub("", line)) for line in _tail(log, since)]
     return [(line, words) for line, words in lines if _ERROR.search(words) or not _SILENT.search(words)]
 
 
@@ -96,12 +103,12 @@ def _joined(lines: list[str]) -> str:
     return " | ".join(line[:length] for line in lines)
 
 
-def _tail(log: Path | None) -> list[str]:
+def _tail(log: Path | None, since: int) -> list[str]:
     if log is None or not log.exists():
         return []
     with log.open("rb") as file:
         file.seek(0, 2)
-        file.seek(max(0, file.tell() - _TAIL_BYTES))
+        file.seek(max(since, file.tell() - _TAIL_BYTES))
         text = file.read().decode(errors="replace")
     # What a progress bar overwrote is not said twice. (`splitlines` would take it for a line of its own.)
     return [_CONTROL.sub("", line.rstrip("\r").rsplit("\r", 1)[-1]) for line in text.split("\n")]

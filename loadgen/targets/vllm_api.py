@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import inspect
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from loadgen.errors import LoadgenError
@@ -15,7 +16,7 @@ _NOT_TO_SET: Final = frozenset({"output_kind", "skip_clone", "output_text_buffer
 def require_vllm() -> None:
     """Raise LoadgenError where vLLM is not installed. Imports nothing."""
     if importlib.util.find_spec("vllm") is None:
-        raise LoadgenError('target.kind = "engine" needs vLLM in this environment: pip install loadgen[vllm]')
+        raise LoadgenError("target.kind = engine: needs vLLM in this environment: pip install 'loadgen[vllm]'")
 
 
 def version() -> str:
@@ -114,8 +115,11 @@ def chat_template_of(engine: Any, tokenizer: Any) -> str | None:
     if template is None and config.is_multimodal_model:
         from transformers import AutoProcessor
 
-        processor = AutoProcessor.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
-        template = getattr(processor, "chat_template", None)
+        with suppress(OSError, ValueError):  # a model without a processor of its own
+            processor = AutoProcessor.from_pretrained(
+                config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
+            )
+            template = getattr(processor, "chat_template", None)
     return template if isinstance(template, str) else None
 
 

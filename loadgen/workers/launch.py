@@ -6,6 +6,7 @@ Either way a launched worker is an `Incarnation`: a channel that has said Hello,
 import getpass
 import hmac
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -33,9 +34,10 @@ from loadgen.workers.worker import ADDRESS_ENV, TOKEN_ENV, WORKER_ENV, run_worke
 
 _HELLO_SECONDS: Final = 60
 _GREETING_SECONDS: Final = 5
-COMPILED_ENV: Final = "TORCHINDUCTOR_CACHE_DIR"
-ENGINE_FINISH_SECONDS: Final = 60
-"""How long a worker that was told to finish may take to shut its engine down in order."""
+_COMPILED_ENV: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""Where torch keeps what it has compiled; by default in the temporary folder."""
+ENGINE_FINISH_SECONDS: Final = 75
+"""How long a worker that was told to finish may take: somewhat longer than it gives its engine to shut down (60 s)."""
 _ENGINE_LOG_LINES: Final = 5
 """How many lines of its log to quote of a worker with an engine: the last one alone seldom says why."""
 _LONGEST_TEMPORARY: Final = 54
@@ -158,8 +160,10 @@ class LocalLauncher:
                     log.unlink()
 
     async def _start(self, worker: int, placement: Placement, folder: str | None, log: Path) -> Process:
+        # What a run inside of another's worker would inherit is not this worker's own.
+        inherited = {name: value for name, value in os.environ.items() if name not in (FOLDER_ENV, PARENT_ENV, LOG_ENV)}
         environment = {
-            **os.environ,
+            **inherited,
             **placement.environment,
             ADDRESS_ENV: self._address,
             TOKEN_ENV: self._token,
@@ -207,7 +211,7 @@ def _folder(placement: Placement) -> Iterator[str | None]:
 
 def _user() -> str:
     try:
-        return getpass.getuser()
+        return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())  # as torch does
     except (KeyError, OSError):  # a user without a name, as in some containers
         return str(os.getuid())
 
@@ -221,7 +225,7 @@ def _engine_environment(folder: str, log: Path) -> dict[str, str]:
         # vLLM and torch leave temporary files behind, `vllm_dist_*` for one: they go with the folder. What torch has
         # compiled is kept, where it would be kept without this.
         "TMPDIR": folder,
-        COMPILED_ENV: os.environ.get(COMPILED_ENV) or str(Path(tempfile.gettempdir()) / f"torchinductor_{_user()}"),
+        _COMPILED_ENV: os.environ.get(_COMPILED_ENV) or str(Path(tempfile.gettempdir()) / f"torchinductor_{_user()}"),
         # vLLM's processes give themselves titles, which would overwrite the environment that they are known by.
         "SPT_NOENV": "1",
     }

@@ -12,7 +12,12 @@ from loadgen.errors import ProfileError
 from loadgen.profile import EngineTarget, Profile
 
 VISIBLE_ENV: Final = "CUDA_VISIBLE_DEVICES"
-_SIZES: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+_SIZES: Final = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "prefill_context_parallel_size",
+)
 """The engine arguments whose product is how many GPUs an engine takes; each is 1 by default."""
 
 
@@ -41,7 +46,7 @@ def placements(profile: Profile, processes: int, environ: Mapping[str, str], gpu
             raise ProfileError(profile.name, ['workers.gpus_per_worker: only target.kind = "engine" has GPUs here'])
         return [Placement() for _ in range(processes)]
     visible = visible_gpus(environ, gpus)
-    if wanted is None and (processes == 1 or visible == []):
+    if wanted is None and (visible == [] or (processes == 1 and _fits(profile.target, visible))):
         return [Placement(engine=True) for _ in range(processes)]
     each = wanted if wanted is not None else gpus_of_engine(profile.target.engine_args)
     needed = processes * each
@@ -58,6 +63,10 @@ def placements(profile: Profile, processes: int, environ: Mapping[str, str], gpu
         )
     slices = (visible[worker * each : (worker + 1) * each] for worker in range(processes))
     return [Placement({VISIBLE_ENV: ",".join(names)}, engine=True) for names in slices]
+
+
+def _fits(target: EngineTarget, visible: list[str] | None) -> bool:
+    return visible is None or gpus_of_engine(target.engine_args) <= len(visible)
 
 
 def visible_gpus(environ: Mapping[str, str], gpus: int | None) -> list[str] | None:
@@ -85,10 +94,11 @@ def count_gpus(root: Path = Path("/")) -> int | None:
     """How many NVIDIA GPUs this machine, or this container, has: by the kernel's files below `root`.
 
     The driver may list all GPUs of a machine in a container that has devices for some, or the other way round; the
-    fewer are those that work. None where there is no such place to look, or GPUs are reached in another way (WSL).
+    fewer are those that work. None where there is no such place to look, or GPUs are reached in another way (WSL, AMD).
     """
     drivers, devices = root / "proc/driver/nvidia/gpus", root / "dev"
-    if not (root / "proc").is_dir() or not devices.is_dir() or (devices / "dxg").exists():
+    others = ("dxg", "kfd")  # WSL, AMD
+    if not (root / "proc").is_dir() or not devices.is_dir() or any((devices / other).exists() for other in others):
         return None
     listed = len(list(drivers.iterdir())) if drivers.is_dir() else 0
     present = sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in devices.iterdir())

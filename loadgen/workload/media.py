@@ -138,7 +138,7 @@ def _cut(jpeg: bytes) -> _Cut:
     pieces = _RESTART.split(jpeg[start : -len(_END_OF_IMAGE)], maxsplit=_BANDS)
     bands, markers = pieces[: 2 * _BANDS : 2], pieces[1 : 2 * _BANDS : 2]
     if len(bands) < _BANDS:  # earlier versions pass over the option
-        raise LoadgenError("workload.images needs Pillow 10.2 or later: pip install --upgrade loadgen[media]")
+        raise LoadgenError("workload.images needs Pillow 10.2 or later: pip install --upgrade 'loadgen[media]'")
     rest = b"".join(pieces[2 * _BANDS :]) + _END_OF_IMAGE
     return _Cut(jpeg[:start], bands, [*markers, b""][:_BANDS], rest)
 
@@ -147,7 +147,7 @@ def _pillow() -> Any:
     try:
         from PIL import Image as pillow
     except ImportError:
-        raise LoadgenError("workload.images needs the library Pillow: pip install loadgen[media]") from None
+        raise LoadgenError("workload.images needs the library Pillow: pip install 'loadgen[media]'") from None
     return pillow
 
 

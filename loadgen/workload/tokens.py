@@ -171,7 +171,8 @@ def _load(file: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise LoadgenError("workload.tokenizer needs the library tokenizers: pip install loadgen[tokenizers]") from None
+        hint = "pip install 'loadgen[tokenizers]'"
+        raise LoadgenError(f"workload.tokenizer needs the library tokenizers: {hint}") from None
     if not file.is_file():
         raise LoadgenError(f"workload.tokenizer: there is no file {file}")
     try:

@@ -61,7 +61,7 @@ async def test_without_vllm_an_engine_is_refused_with_how_to_install_it(without_
     with pytest.raises(LoadgenError) as refused:
         async with checked_target(profile(ENGINE), LoopClock()):
             raise AssertionError("checked")
-    assert str(refused.value) == 'target.kind = "engine" needs vLLM in this environment: pip install loadgen[vllm]'
+    assert str(refused.value) == "target.kind = engine: needs vLLM in this environment: pip install 'loadgen[vllm]'"
     assert refused.value.exit_code == ExitCode.USAGE
 
 

@@ -258,5 +258,5 @@ def test_mp3_with_tags_and_bare_frames_are_told_from_aac():
 )
 def test_a_missing_library_names_the_extra(decode, source, module, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(LoadgenError, match=r"pip install loadgen\[media\]"):
+    with pytest.raises(LoadgenError, match=r"pip install 'loadgen\[media\]'"):
         decode(source, ITEM)

@@ -275,3 +275,11 @@ def test_whatever_a_log_holds_is_told_in_one_line_in_bounds(tmp_path_factory, co
     assert len(told.splitlines()) == 1
     assert len(told) <= LONGEST
     assert not any(character < " " or character == "\x7f" for character in told)
+
+
+def test_what_an_earlier_engine_wrote_into_the_same_log_is_not_this_ones(log):
+    file = log(traceback(OOM))
+    began = file.stat().st_size
+    with file.open("a") as appended:
+        appended.write("Using max model len 1024\n")
+    assert epitaph("the engine died", file, began) == "the engine died; its last words: Using max model len 1024"

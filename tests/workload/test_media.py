@@ -136,7 +136,7 @@ def test_an_image_is_about_as_large_as_a_photograph_of_this_quality() -> None:
 def test_without_pillow_images_are_refused_before_any_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)  # as where it is not installed
     for images in (SMALL, BANDED):
-        with pytest.raises(LoadgenError, match=r"needs the library Pillow: pip install loadgen\[media\]$"):
+        with pytest.raises(LoadgenError, match=r"needs the library Pillow: pip install 'loadgen\[media\]'$"):
             media(images)
 
 

@@ -209,7 +209,7 @@ def test_a_missing_library_names_the_extra(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(LoadgenError) as fault:
         from_tokenizer(folder)
-    assert "pip install loadgen[tokenizers]" in one_line(fault)
+    assert "pip install 'loadgen[tokenizers]'" in one_line(fault)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])
