@@ -10,7 +10,8 @@ import anyio.to_thread
 import msgspec
 
 from loadgen.clock import Clock
-from loadgen.errors import TargetError
+from loadgen.decoding import show
+from loadgen.errors import LoadgenError, TargetError
 from loadgen.metrics.outcome import Exchange
 from loadgen.profile import EngineTarget, Workload
 from loadgen.targets import vllm_api
@@ -18,10 +19,12 @@ from loadgen.targets.base import Opening, TargetInfo
 from loadgen.targets.engine import Engine
 from loadgen.targets.engine_session import EngineSession, tokenizer_of
 from loadgen.targets.sampling import sampling_of
-from loadgen.units import NS_PER_SECOND
+from loadgen.units import NS_PER_SECOND, format_duration
 from loadgen.workload.request import Message, Request, Tokenization
 from loadgen.workload.tokens import PROBE_LINES, PROBE_TEXT, from_token_strings
 
+_MANY_TOKENS: Final = 1_000_000
+"""An asked length that no minimum of a body is above."""
 LOG_ENV: Final = "LOADGEN_WORKER_LOG"
 """The environment variable that names the file into which the worker, and so its engine, writes."""
 
@@ -68,10 +71,20 @@ async def open_engine(
 
 
 async def _check_names(target: EngineTarget, workload: Workload) -> None:
-    """Refuse what stands in `workload.body` and is no sampling parameter, before a model is loaded."""
+    """Refuse what stands in `workload.body` and is no sampling parameter, or no value of one, before a model is
+    loaded."""
     vllm_api.require_vllm()
     names = await anyio.to_thread.run_sync(vllm_api.sampling_names, abandon_on_cancel=True)
-    sampling_of(workload.body, {}, names, chat=workload.kind == "chat", stream=target.stream)
+    sampling = sampling_of(workload.body, {}, names, chat=workload.kind == "chat", stream=target.stream)
+    for name, value in sampling.fields.items():
+        try:
+            vllm_api.check_sampling({"max_tokens": None, name: value})
+        except ValueError as error:
+            raise LoadgenError(f"workload.body.{name} = {show(value)}: vLLM refuses it: {error}") from None
+    try:
+        vllm_api.check_sampling(sampling.of(_MANY_TOKENS))
+    except ValueError as error:
+        raise LoadgenError(f"workload.body: vLLM refuses it as a whole: {error}") from None
 
 
 async def _warm_up(session: EngineSession, request: Request, target: EngineTarget) -> None:
@@ -80,10 +93,12 @@ async def _warm_up(session: EngineSession, request: Request, target: EngineTarge
     except ValueError as error:
         raise TargetError(f"the trial request cannot be made: {error}") from None
     exchange = Exchange()
-    with anyio.move_on_after(target.timeout / NS_PER_SECOND) as scope:
+    # Not within target.timeout: a first request may compile for longer than any later one may take.
+    with anyio.move_on_after(target.start_timeout / NS_PER_SECOND) as scope:
         await session.send(prepared, exchange)
     if scope.cancelled_caught:
-        raise TargetError("the engine did not answer the trial request within target.timeout")
+        limit = format_duration(target.start_timeout)
+        raise TargetError(f"the engine did not answer the trial request within target.start_timeout = {limit}")
     if exchange.failure is not None:
         raise TargetError(f"the engine did not answer the trial request: {exchange.message}")
 

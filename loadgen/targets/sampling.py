@@ -47,7 +47,8 @@ def sampling_of(
 ) -> Sampling:
     """Translate a body over the model's own `defaults`; `names` are what the engine knows.
 
-    As over HTTP, a body that sets `max_tokens` itself takes the asked length's place, and its minimum with it.
+    As over HTTP, a body that sets `max_tokens` itself takes the asked length's place, and its minimum with it; and an
+    answer with a structure of its own ends by itself, the asked length being its limit.
 
     Raises:
         LoadgenError: with a line for each name that an engine has no use for; or a value is of no use.
@@ -61,7 +62,14 @@ def sampling_of(
             fields[theirs] = body[name]
     _set_logprobs(fields, body, chat)
     _set_format(fields, body)
-    unwanted = set(fields) | ({"min_tokens"} if "max_tokens" in fields else set())
+    _set_logit_bias(fields)
+    if fields.get("n", 1) != 1:
+        raise LoadgenError("workload.body.n: an engine run takes one answer a request: token times are of one answer")
+    unwanted = set(fields)
+    if "max_tokens" in fields:  # a minimum may lie above the user's own maximum
+        unwanted.add("min_tokens")
+    if "structured_outputs" in fields:  # forced on, the answer would break its constraint
+        unwanted |= {"min_tokens", "ignore_eos"}
     return Sampling(
         fields={**defaults, **fields},
         lengths=tuple(name for name in ("max_tokens", "min_tokens", "ignore_eos") if name not in unwanted),
@@ -106,6 +114,16 @@ def _set_format(fields: dict[str, Any], body: Mapping[str, Any]) -> None:
         raise LoadgenError(f"workload.body.response_format: its type must be one of {kinds}") from None
     if structured is not None:
         fields["structured_outputs"] = structured
+
+
+def _set_logit_bias(fields: dict[str, Any]) -> None:
+    """Keys are text in TOML and in JSON, and token ids to the engine."""
+    bias = fields.get("logit_bias")
+    if isinstance(bias, Mapping):
+        try:
+            fields["logit_bias"] = {int(token): value for token, value in bias.items()}
+        except ValueError:
+            raise LoadgenError("workload.body.logit_bias: its keys must be token ids") from None
 
 
 def _unknown(name: str, names: Collection[str]) -> str:

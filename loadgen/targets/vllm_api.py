@@ -80,6 +80,22 @@ def make_sampling(fields: Mapping[str, Any], *, stream: bool) -> Any:
         raise ValueError(words_of(error)) from error
 
 
+def check_sampling(fields: Mapping[str, Any]) -> None:
+    """Refuse values that vLLM's front end would let pass and its core could not read: the core would hang.
+
+    Raises:
+        ValueError: with the words of whoever refused.
+    """
+    from vllm import SamplingParams
+    from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+    sampling = make_sampling(fields, stream=True)
+    try:
+        MsgpackDecoder(SamplingParams).decode(MsgpackEncoder().encode(sampling))
+    except Exception as error:  # whatever encoding and decoding can find wrong
+        raise ValueError(words_of(error)) from error
+
+
 def generate(
     engine: Any, prompt: Mapping[str, Any], sampling: Any, request_id: str, priority: int
 ) -> AsyncGenerator[Any, None]:

@@ -17,6 +17,7 @@ from loadgen.metrics.outcome import Exchange
 from loadgen.profile import EngineTarget, Workload
 from loadgen.targets import vllm_api
 from loadgen.targets.engine import Engine
+from loadgen.targets.engine_opening import open_engine
 from loadgen.targets.engine_session import EngineSession, tokenizer_of
 from loadgen.workload.request import Audio, Image, Message, Part, Request, Text
 
@@ -232,6 +233,22 @@ def test_a_model_of_text_says_in_a_sentence_that_it_takes_no_media(started, part
 def test_a_name_that_is_no_sampling_parameter_is_refused(started):
     with pytest.raises(LoadgenError, match=r"workload\.body\.temprature: .*did you mean `temperature`"):
         started.session(body={"temprature": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", True), ("temperature", "hot"), ("seed", "x"), ("stop", 5), ("max_tokens", 1.5)]
+)
+def test_a_value_that_vllms_core_could_not_read_is_refused_before_a_model_is_loaded(tiny_model, name, value):
+    target = EngineTarget(model=str(tiny_model), engine_args=ENGINE_ARGS)
+    workload = Workload(body={name: value})
+
+    async def opening() -> None:
+        async with open_engine(target, workload, (workload, chat("x")), None, MonotonicClock()):
+            raise AssertionError("opened")
+
+    with pytest.raises(LoadgenError, match=rf"workload\.body\.{name} = .*vLLM refuses it") as refusal:
+        anyio.run(opening)
+    assert refusal.value.exit_code == 2
 
 
 def test_a_value_that_vllm_refuses_is_told(started):

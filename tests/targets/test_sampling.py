@@ -12,6 +12,7 @@ NAMES = frozenset(
         "n",
         "seed",
         "stop",
+        "logit_bias",
         "logprobs",
         "prompt_logprobs",
         "max_tokens",
@@ -47,7 +48,7 @@ def test_an_empty_body_sets_nothing_and_streams_as_the_target_does():
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_what_the_engine_calls_the_same_is_passed_on_as_it_is(chat):
-    body = {"temperature": 0.5, "seed": 7, "stop": ["\n"], "prompt_logprobs": 2, "n": 2}
+    body = {"temperature": 0.5, "seed": 7, "stop": ["\n"], "prompt_logprobs": 2, "n": 1}
     assert sampling(body, chat=chat).fields == body
 
 
@@ -245,3 +246,20 @@ def test_what_one_request_is_given_is_its_own():
     first["max_tokens"] = 99
     assert shared.of(2)["max_tokens"] == 2
     assert shared.fields == {"stop": ["\n"]}
+
+
+def test_an_answer_with_a_form_ends_by_itself_within_the_asked_length() -> None:
+    kept = sampling({"structured_outputs": {"choice": ["yes", "no"]}})
+    assert kept.of(32) == {"structured_outputs": {"choice": ["yes", "no"]}, "max_tokens": 32}
+
+
+def test_token_ids_of_a_logit_bias_are_text_in_toml_and_numbers_to_the_engine() -> None:
+    assert sampling({"logit_bias": {"5": 1.5}}).fields["logit_bias"] == {5: 1.5}
+    with pytest.raises(LoadgenError, match=r"workload\.body\.logit_bias"):
+        sampling({"logit_bias": {"five": 1.5}})
+
+
+def test_more_than_one_answer_a_request_is_refused() -> None:
+    assert sampling({"n": 1}).fields["n"] == 1
+    with pytest.raises(LoadgenError, match=r"workload\.body\.n: "):
+        sampling({"n": 2})
