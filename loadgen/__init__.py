@@ -1,19 +1,21 @@
 """loadgen: an async, actor-based load generator for vLLM deployments.
 
-`await loadgen.run(profile)` runs a load test; `loadgen.load_profile("poisson")` reads a profile.
+`await loadgen.run(profile)` runs a load test; `loadgen.load_profile("poisson")` reads a profile;
+`loadgen.VLLMClient()` asks a server by hand.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loadgen.client import VLLMClient
     from loadgen.profile_file import load_profile
     from loadgen.runner import run
 
 __version__ = "0.1.0"
-__all__ = ["load_profile", "run"]
+__all__ = ["VLLMClient", "load_profile", "run"]
 
-_HOMES = {"load_profile": "loadgen.profile_file", "run": "loadgen.runner"}
+_HOMES = {"VLLMClient": "loadgen.client", "load_profile": "loadgen.profile_file", "run": "loadgen.runner"}
 
 
 def __getattr__(name: str) -> Any:

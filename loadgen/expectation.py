@@ -7,7 +7,7 @@ import msgspec
 
 from loadgen.load.stages import StagePlan, plan_stages
 from loadgen.profile import Audio, Constant, EngineTarget, Gamma, Images, Offline, Poisson, Profile, Ramp
-from loadgen.workload.lengths import mean
+from loadgen.workload.lengths import mean_output, mean_prompt
 
 
 class StageExpectation(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,14 +69,13 @@ def expected(profile: Profile) -> Expectation:
     """The stages, requests, tokens and time that this profile leads to; warm-up is part of all of them."""
     plans = plan_stages(profile.load)
     stages = tuple(_stage(plan) for plan in plans)
-    output_tokens = profile.workload.output_tokens
     return Expectation(
         stages=stages,
         requests=_sum([stage.requests for stage in stages]),
         seconds=_sum([stage.seconds for stage in stages]),
         drain_seconds=_drain_seconds(plans, stages),
-        prompt_tokens=mean(profile.workload.prompt_tokens),
-        output_tokens=None if output_tokens is None else mean(output_tokens),
+        prompt_tokens=mean_prompt(profile.workload),
+        output_tokens=mean_output(profile.workload),
         system=profile.workload.system,
         images=profile.workload.images,
         audio=profile.workload.audio,

@@ -37,7 +37,7 @@ from loadgen.workers.messages import Setup, StageStart, Stop
 from loadgen.workers.placement import count_gpus, placements
 from loadgen.workers.pool import Pool
 from loadgen.workers.sizing import choose_processes, ensure_descriptors, slot_shares, usable_cpus
-from loadgen.workload.lengths import mean
+from loadgen.workload.lengths import mean_output
 from loadgen.workload.sources import workload_nonce
 
 LEAD_NS: Final = 100 * NS_PER_MS
@@ -337,8 +337,8 @@ def processes_for(profile: Profile, plans: tuple[StagePlan, ...]) -> int:
     if isinstance(profile.target, EngineTarget):
         return 1  # "auto" must not load a model twice unasked
     rate = max((plan.offered_rate or 0.0 for plan in plans), default=0.0)
-    output = profile.workload.output_tokens
-    seconds = 0.5 + _SECONDS_PER_OUTPUT_TOKEN * (256 if output is None else mean(output))
+    output = mean_output(profile.workload)
+    seconds = 0.5 + _SECONDS_PER_OUTPUT_TOKEN * (256 if output is None else output)
     streams = max(rate * seconds, max((plan.concurrency or 0 for plan in plans), default=0))
     return choose_processes(min(streams, profile.workers.max_inflight), rate, slots, usable_cpus())
 

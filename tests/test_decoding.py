@@ -131,7 +131,8 @@ def test_the_body_is_taken_as_it_is() -> None:
         (Workload, {"seed": 2**70}, "seed = a number beyond 64 bits: allowed: a whole number of at least 0"),
         (Workload, {"cache_bust": 1}, "cache_bust = 1: allowed: true or false"),
         (Workload, {"body": 3}, "body = 3: allowed: a table, each value anything"),
-        (Workload, {"kind": "chatt"}, 'kind = "chatt": allowed: "chat", "completion"; did you mean "chat"?'),
+        (Workload, {"kind": "chatt"}, 'kind = "chatt": allowed: "chat", "completion", "choice", "score", "tokenize", '
+            '"embed", "rerank", "pooling", "responses", "messages", "transcribe"; did you mean "chat"?'),
         (Workload, {"images": {"width": 7}}, "images.width = 7: allowed: a whole number from 8 to 8192"),
         (Workload, {"audio": {"seconds": 0}}, "audio.seconds = 0: allowed: a number above 0 of at most 3600"),
         (EngineTarget, {"model": "m", "engine_args": 3}, "engine_args = 3: allowed: a table, each value anything"),

@@ -87,6 +87,24 @@ def test_a_step_drains_while_the_next_ones_run() -> None:
     assert of(early).drain_seconds == 5
 
 
+@pytest.mark.parametrize(
+    ("workload", "prompt", "output"),
+    [
+        ({"kind": "choice", "labels": ["a", "b"]}, 10, None),
+        ({"kind": "score", "prompt_format": "tokens"}, 10 + 4, 1),  # one token without which no server answers
+        ({"kind": "tokenize"}, 10, 0),
+        ({"kind": "embed", "inputs": 3}, 3 * 10, 0),
+        ({"kind": "rerank", "inputs": 3}, (1 + 3) * 10, 0),
+        ({"kind": "responses"}, 10, 4),
+        ({"kind": "messages"}, 10, None),  # no more than 4
+        ({"kind": "transcribe", "audio": {}}, 0, None),
+    ],
+)
+def test_a_request_has_the_tokens_of_its_kind(workload: dict[str, Any], prompt: float, output: float | None) -> None:
+    run = of(OFFLINE, prompt_tokens=10, output_tokens=4, **workload)
+    assert (run.prompt_tokens, run.output_tokens) == (prompt, output)
+
+
 def test_tokens_are_the_mean_lengths_times_the_requests() -> None:
     prompt = {"dist": "uniform", "min": 10, "max": 20}
     run = of({"kind": "offline", "requests": 100}, prompt_tokens=prompt, output_tokens=32)

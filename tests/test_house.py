@@ -15,7 +15,7 @@ FLOORS: list[set[str]] = [
     {"profile", "decoding"},
     {"workload", "profile_file"},
     {"targets"},
-    {"workers"},
+    {"workers", "client"},
     {"load", "report", "expectation"},
     {"runner", "remake"},
     {"cli", "interactive"},

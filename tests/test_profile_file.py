@@ -95,7 +95,7 @@ def test_a_folder_does_not_hide_a_ready_profile() -> None:
 @pytest.mark.parametrize("source", ["poison", "poison.toml", "Poisson.toml"])
 def test_a_ready_profile_is_suggested_for_a_name_like_it(source: str) -> None:
     told = refusal(source)
-    assert told.startswith("no such file, nor a ready profile (concurrency, ")
+    assert told.startswith("no such file, nor a ready profile (choice, ")
     assert told.endswith("; did you mean `poisson`?")
 
 
@@ -469,7 +469,7 @@ def test_images_need_pillow_and_the_lack_of_it_is_told_before_a_run(monkeypatch:
     profile = load(SMALL, sets=("workload.images.count=1",))
     assert check_environment(profile) == []
     monkeypatch.setattr(profile_file, "find_spec", lambda name: None)  # as where nothing is installed
-    assert check_environment(profile) == ["workload.images: needs the library Pillow: pip install loadgen[media]"]
+    assert check_environment(profile) == ["workload.images: needs the library Pillow: pip install 'loadgen[media]'"]
     assert check_environment(load(SMALL)) == []
 
 
@@ -517,7 +517,55 @@ def test_the_same_model_among_the_arguments_of_an_engine_does_no_harm() -> None:
 @pytest.mark.parametrize("assignment", ['system="x"', "images.count=1", "audio.count=1"])
 def test_a_system_message_and_media_are_for_chats_only(assignment: str) -> None:
     told = fault(SMALL, sets=("workload.kind=completion", f"workload.{assignment}"))
-    assert told == f'workload: {assignment.partition("=")[0].partition(".")[0]} needs kind = "chat"'
+    name = assignment.partition("=")[0].partition(".")[0]
+    assert told.startswith(f'workload: {name} needs kind = "chat" or "choice"')
+
+
+CHOICE = ("kind=choice", 'labels=["a", "b"]')
+
+
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        (["kind=choice"], 'kind = "choice" needs labels, at least two, different and not empty'),
+        (["kind=choice", 'labels=["a"]'], 'kind = "choice" needs labels, at least two, different and not empty'),
+        (["kind=choice", 'labels=["a", " a"]'], 'kind = "choice" needs labels, at least two, different and not empty'),
+        (["kind=choice", 'labels=["a", " "]'], 'kind = "choice" needs labels, at least two, different and not empty'),
+        ([*CHOICE, "body.ignore_eos=true"], "body.ignore_eos: something would follow the label"),
+        ([*CHOICE, "body.min_tokens=9"], "body.min_tokens: something would follow the label"),
+        (["kind=embed", "body.stream=true"], 'body.stream: a request of kind = "embed" has a whole answer'),
+        (['labels=["a", "b"]'], 'labels need kind = "choice"'),
+        (["inputs=2"], 'inputs needs kind = "embed" or "rerank" or "pooling"'),
+        (["kind=pooling", "dimensions=2"], 'dimensions needs kind = "embed"'),
+        (
+            ["kind=messages", "output_tokens=none"],
+            'kind = "messages" needs output_tokens: its API has no answer without a maximum',
+        ),
+        (["kind=transcribe"], 'kind = "transcribe" needs audio, one sound a request'),
+        (["kind=transcribe", "audio.count=2"], 'kind = "transcribe" needs audio, one sound a request'),
+        (["kind=responses", "images.count=1"], 'images needs kind = "chat" or "choice"'),
+        (["kind=score"], 'kind = "score" needs prompt_format = "tokens": where the completion begins is then exact'),
+        (
+            ["kind=score", "prompt_format=tokens", "output_tokens=none"],
+            'kind = "score" needs output_tokens, the length of the completion that is scored',
+        ),
+        (
+            ["kind=tokenize", "prompt_format=tokens"],
+            'prompt_format = "tokens" needs kind = "completion" or "score" or "embed"',
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_kind_of_workload_needs_or_does_not_take_is_told(sets: list[str], told: str) -> None:
+    assert fault(SMALL, sets=tuple(f"workload.{key}" for key in sets)) == f"workload: {told}"
+
+
+@pytest.mark.parametrize("kind", ["score", "tokenize", "embed"])
+def test_a_model_in_a_worker_is_refused_what_only_a_server_does(kind: str) -> None:
+    sets = (f"workload.kind={kind}", *(["workload.prompt_format=tokens"] if kind == "score" else []))
+    for document, what in ((ENGINE + SMALL, "an engine"), (SMALL, "the simulator")):
+        asked = sets if what == "an engine" else (*sets, "target.transport=in-process")
+        told = f'workload.kind = "{kind}": {what} in a worker has chat and completion; a server has the rest'
+        assert fault(document, sets=asked) == told
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

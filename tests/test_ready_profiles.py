@@ -18,9 +18,11 @@ def loaded(ready: ReadyProfile) -> Profile:
 
 def test_the_ready_profiles_are_these() -> None:
     assert [ready.name for ready in READY] == [
+        "choice",
         "concurrency",
         "concurrency_sweep",
         "constant",
+        "embed",
         "engine",
         "engine-audio",
         "engine-image",
@@ -28,8 +30,10 @@ def test_the_ready_profiles_are_these() -> None:
         "offline",
         "poisson",
         "ramp",
+        "score",
         "steps",
         "sweep",
+        "tokenize",
     ]
 
 

@@ -14,6 +14,7 @@ from loadgen.metrics.delta import (
     ARRIVALS,
     COMPLETIONS,
     FAILURES,
+    ITEMS,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
     TTFT_COUNT,
@@ -50,8 +51,13 @@ ROW: Final = (
     "known_chunks",
     "events",
     "reads",
+    "items",
+    "dimensions",
+    "label",
+    "retries",
 )
-"""The integers kept of each outcome, in order. `known_chunks`: how many chunks have token counts of their own."""
+"""The integers kept of each outcome, in order. `known_chunks`: how many chunks have token counts of their own; `label`
+is the place of a label among those that the meter has seen."""
 
 
 class Batch:
@@ -167,6 +173,8 @@ class Batch:
         yield self._by_bin(TTFT_SUM, self.intended[token], (self.first_token - self.intended)[token])
         yield self._output_tokens()
         yield self._prompt_tokens()
+        several = self.completed & (self["items"] != ABSENT)
+        yield self._by_bin(ITEMS, self.end[several], self["items"][several])
 
     def by_end(self, name: str, chosen: Mask) -> Column:
         """The chosen outcomes by the bin of their end."""
@@ -197,6 +205,12 @@ class Batch:
         """Outcomes by interval and account."""
         return [(interval, self.accounts[code], n) for (interval, code), n in _tally(self.interval, self["account"])]
 
+    def labels(self, names: list[str]) -> list[tuple[int, str, int]]:
+        """Completed requests by interval and label, where their answers are labels."""
+        labelled = self.completed & (self["label"] != ABSENT)
+        pairs = _tally(self.interval[labelled], self["label"][labelled])
+        return [(interval, names[code], n) for (interval, code), n in pairs]
+
     def sends(self) -> list[tuple[int, int, int, int]]:
         """Requests that were sent, by the intervals of their intended start, of their slot and of their send."""
         sent = (self.sent != ABSENT) & (self["admitted"] != ABSENT)
@@ -222,7 +236,7 @@ class Batch:
             return []
         asked, counted = self["output_asked"], self.by_usage | self.by_token_ids
         pairs = (self["prompt_asked"], self["prompt"], asked, self.output)
-        known = [part for values in pairs for part in (np.where(values != ABSENT, values, 0), values != ABSENT)]
+        known = [part for values in pairs for part in _known(values)]
         columns = np.stack(
             [
                 *known,
@@ -234,12 +248,19 @@ class Batch:
                 self.by_token_ids,
                 self.by_chunks,
                 (asked != ABSENT) & counted & (self.output < asked),
+                *(part for name in ("items", "dimensions") for part in _known(self[name])),
             ]
         )[:, there]
         order = np.argsort(self.interval[there], kind="stable")
         intervals, starts = np.unique(self.interval[there][order], return_index=True)
         sums = np.add.reduceat(columns[:, order], starts, axis=1)
         return [TokenTotals(key, *row) for key, row in zip(intervals.tolist(), sums.T.tolist(), strict=True)]
+
+
+def _known(values: Ints) -> tuple[Ints, Mask]:
+    """The values with 0 for those that are not known, and which are."""
+    there: Mask = values != ABSENT
+    return np.where(there, values, 0), there
 
 
 def _tally(*columns: Ints) -> list[tuple[tuple[int, ...], int]]:

@@ -16,6 +16,7 @@ FAILURES: Final = "failed"
 GOOD: Final = "good"
 OUTPUT_TOKENS: Final = "output_tokens"
 PROMPT_TOKENS: Final = "prompt_tokens"
+ITEMS: Final = "items"
 TTFT_SUM: Final = "ttft_sum_ns"
 TTFT_COUNT: Final = "ttft_count"
 IN_FLIGHT_INTEGRAL: Final = "inflight_integral_ns"
@@ -29,6 +30,7 @@ COLUMNS: Final = (
     GOOD,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
+    ITEMS,
     TTFT_SUM,
     TTFT_COUNT,
     IN_FLIGHT_INTEGRAL,
@@ -92,6 +94,11 @@ class TokenTotals(msgspec.Struct, frozen=True, array_like=True):
     by_chunks: int
     short: int
     """Requests whose counted output is shorter than asked for."""
+    items: int = 0
+    """Journals of before there were any lack these four."""
+    items_n: int = 0
+    dimensions: int = 0
+    dimensions_n: int = 0
 
 
 class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -106,7 +113,9 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     series: one entry a column that has news (`COLUMNS`).
     records: JSON lines, one object a request, where records are kept; not journalled.
     messages: by kind of failure, the words of the first that the worker saw; told once, with the first delta after it.
-        Journals of before there were any lack them.
+        Journals of before there were any lack them, and so it is with the next two.
+    labels: (interval of the intended start, label, completed requests).
+    retries: how often requests, of any account, were sent again since the server asked them to wait.
     """
 
     stage: int
@@ -119,3 +128,5 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     tokens: list[TokenTotals]
     records: bytes = b""
     messages: dict[str, str] = {}
+    labels: list[tuple[int, str, int]] = []
+    retries: int = 0

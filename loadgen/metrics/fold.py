@@ -41,6 +41,7 @@ class StageMeter:
         """Call at the end of each request that entered, whatever the account, with its instant."""
         self._keep_records = keep_records
         self._codes: dict[str, int] = {}
+        self._labels: dict[str, int] = {}
         self._explained: set[str] = set()
         """The kinds of failure whose words were noted: the first of each are told, once."""
         self._reset()
@@ -74,6 +75,7 @@ class StageMeter:
             code = self._codes[outcome.account] = len(self._codes)
         if exchange.message:
             self._explain(outcome.account, exchange.message)
+        label = ABSENT if exchange.label is None else self._labels.setdefault(exchange.label, len(self._labels))
         end_ns = exchange.end_ns
         # In the order of `batch.ROW`; spelt out, since this runs once a request.
         self._rows.extend(
@@ -95,6 +97,10 @@ class StageMeter:
                 known_chunks,
                 exchange.events,
                 exchange.reads,
+                ABSENT if exchange.items is None else exchange.items,
+                ABSENT if exchange.dimensions is None else exchange.dimensions,
+                label,
+                exchange.retries,
             )
         )
         if self._keep_records:
@@ -132,7 +138,7 @@ class StageMeter:
         What is noted after the first slice belongs to the next flush.
         """
         rows, chunks_ns, chunk_tokens = self._rows, self._chunks_ns, self._chunk_tokens
-        lags, outcomes, accounts = self._lags, self._outcomes, list(self._codes)
+        lags, outcomes, accounts, labels = self._lags, self._outcomes, list(self._codes), list(self._labels)
         messages = self._messages
         self._reset()
         series = self._level.fold(now_ns)
@@ -162,6 +168,8 @@ class StageMeter:
             tokens=batch.token_totals(),
             records=encode_lines(outcomes, self.grid) if outcomes else b"",
             messages=messages,
+            labels=batch.labels(labels),
+            retries=int(batch["retries"].sum()),
         )
 
     def _lag_samples(self, lags: "array[int]") -> Samples:

@@ -20,6 +20,17 @@ FOLDER: Final = "journal"
 _RUN: Final = "run.msgpack"
 _LENGTH_BYTES: Final = 4
 
+STREAMED: Final = frozenset({"chat", "completion", "responses", "messages", "transcribe"})
+"""The kinds of workload whose answers may be streamed."""
+_ITEMS: Final = {
+    "score": "scored tokens",
+    "embed": "vectors",
+    "pooling": "pooled texts",
+    "rerank": "documents",
+    "transcribe": "seconds of sound",
+}
+"""What a request has several of, by kind of workload."""
+
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A record of the journal; an array on disk, its kind first."""
@@ -42,15 +53,32 @@ class RunHeader(_Entry, frozen=True):
     def streamed(self) -> bool:
         """Whether the profile asks for streamed answers, which have a TTFT."""
         target = self.profile.get("target")
-        return not isinstance(target, dict) or target.get("stream") is not False
+        return self._kind in STREAMED and (not isinstance(target, dict) or target.get("stream") is not False)
+
+    @property
+    def items(self) -> str | None:
+        """What a request of the profile has several of, such as `vectors`; None where it has nothing to count."""
+        return _ITEMS.get(self._kind)
+
+    @property
+    def sound_seconds(self) -> float | None:
+        """How long the sound of each request is that is to be written down; None for other kinds."""
+        audio = self._workload.get("audio")
+        return float(audio["seconds"]) if self._kind == "transcribe" and isinstance(audio, dict) else None
+
+    @property
+    def _workload(self) -> dict[str, Any]:
+        workload = self.profile.get("workload")
+        return workload if isinstance(workload, dict) else {}
+
+    @property
+    def _kind(self) -> str:
+        return str(self._workload.get("kind", "chat"))
 
     @property
     def more_than_prompts(self) -> bool:
         """Whether the profile gives requests more than their prompts: a system message, images or sounds."""
-        workload = self.profile.get("workload")
-        return isinstance(workload, dict) and any(
-            workload.get(name) is not None for name in ("system", "images", "audio")
-        )
+        return any(self._workload.get(name) is not None for name in ("system", "images", "audio"))
 
 
 class StageMeta(_Entry, frozen=True):

@@ -48,6 +48,14 @@ class Exchange(msgspec.Struct):
     output_tokens: int | None = None
     """`usage.completion_tokens`, else token ids seen; None where only chunks were seen."""
     finish_reason: str | None = None
+    label: str | None = None
+    """Of an answer that is one of the labels allowed: which."""
+    items: int | None = None
+    """How many of what a request has several of came back: vectors, or tokens with a score."""
+    dimensions: int | None = None
+    """Length of each vector that came back."""
+    retries: int = 0
+    """How often the request was sent again since the server asked it to wait."""
     status: int | None = None
     failure: str | None = None
     """Kind of failure: `http_503`, `connect`, `timeout`, `disconnect`, `protocol`, `abort`, ... (docs/metrics.md)."""

@@ -26,6 +26,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     chunks: int = 0
     request_id: str | None = None
     """By which the target's own log names the request."""
+    label: str | None = None
+    items: int | None = None
+    dimensions: int | None = None
+    retries: int = 0
     status: int | None = None
     finish_reason: str | None = None
     message: str = ""
@@ -56,6 +60,10 @@ def record_of(outcome: Outcome, grid: Grid) -> Record:
         output_tokens=exchange.output_tokens,
         chunks=len(chunks),
         request_id=exchange.request_id,
+        label=exchange.label,
+        items=exchange.items,
+        dimensions=exchange.dimensions,
+        retries=exchange.retries,
         status=exchange.status,
         finish_reason=exchange.finish_reason,
         message=exchange.message,

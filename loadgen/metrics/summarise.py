@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.metrics.delta import COMPLETIONS, GOOD, OUTPUT_TOKENS, PROMPT_TOKENS, TokenTotals
+from loadgen.metrics.delta import COMPLETIONS, GOOD, ITEMS, OUTPUT_TOKENS, PROMPT_TOKENS, TokenTotals
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
     NoJournal,
@@ -26,6 +26,7 @@ from loadgen.metrics.running import books_of
 from loadgen.metrics.slo import Slo, check
 from loadgen.metrics.summary import (
     Generator,
+    Items,
     Stage,
     Stationary,
     Summary,
@@ -172,7 +173,7 @@ def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: 
         kind=meta.kind,
         books=books_of(survey.accounts(), None if end is None else end.intended),
         window=_window(span, survey),
-        throughput=_throughput(span, survey, goodput=run.slo is not None),
+        throughput=_throughput(span, survey, run),
         concurrency=concurrency(span, survey.bins),
         latency_seconds=latency_seconds,
         tokens=_tokens(survey.token_totals(span.holds)),
@@ -182,6 +183,9 @@ def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: 
         offered_rate=meta.offered_rate,
         intended_concurrency=meta.concurrency,
         failure_messages=survey.messages,
+        items=_items(run.header, survey.token_totals(span.holds), latencies.mean_seconds("service")),
+        labels=dict(sorted(survey.labels(span.holds).items())),
+        retries=survey.retries,
         series=series_of(meta.grid, survey, read()),
         curves=latencies.curves(),
     )
@@ -230,13 +234,29 @@ def _window(span: Span, survey: Survey) -> Window:
     )
 
 
-def _throughput(span: Span, survey: Survey, *, goodput: bool) -> Throughput:
-    bins = survey.bins
+def _throughput(span: Span, survey: Survey, run: RunJournal) -> Throughput:
+    bins, seconds = survey.bins, run.header.sound_seconds
+    requests = span.rate(bins, COMPLETIONS)
+    items = span.rate(bins, ITEMS) if seconds is None else requests * seconds
     return Throughput(
-        requests=span.rate(bins, COMPLETIONS),
+        requests=requests,
         output_tokens=span.rate(bins, OUTPUT_TOKENS),
         prompt_tokens=span.rate(bins, PROMPT_TOKENS),
-        goodput=span.rate(bins, GOOD) if goodput else None,
+        goodput=span.rate(bins, GOOD) if run.slo is not None else None,
+        items=None if run.header.items is None else items,
+    )
+
+
+def _items(header: RunHeader, totals: TokenTotals, service_seconds: float | None) -> Items | None:
+    if header.items is None:
+        return None
+    if header.sound_seconds is not None:
+        factor = None if service_seconds is None else service_seconds / header.sound_seconds
+        return Items(what=header.items, mean=header.sound_seconds, real_time_factor=factor)
+    return Items(
+        what=header.items,
+        mean=_mean(totals.items, totals.items_n),
+        dimensions=_mean(totals.dimensions, totals.dimensions_n),
     )
 
 

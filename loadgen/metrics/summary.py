@@ -103,6 +103,8 @@ class Throughput(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens: float
     prompt_tokens: float
     goodput: float | None = None
+    items: float | None = None
+    """Of what a request has several of, see `Items`."""
 
 
 class Concurrency(msgspec.Struct, frozen=True):
@@ -124,6 +126,18 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
     per_chunk: float | None = None
     """Mean output tokens of a token-bearing chunk."""
     events_per_read: float | None = None
+
+
+class Items(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a request has several of, as means per completed request of the window; None where not known."""
+
+    what: str
+    """Such as `vectors`."""
+    mean: float | None = None
+    dimensions: float | None = None
+    """Length of a vector."""
+    real_time_factor: float | None = None
+    """Of sounds: mean service time by their length; below 1 is faster than speech."""
 
 
 class Stationary(msgspec.Struct, frozen=True):
@@ -172,6 +186,12 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     """The slots of a closed loop."""
     failure_messages: dict[str, str] = {}
     """By kind of failure the words of one, of the first that was heard of; a kind that came without words has none."""
+    items: Items | None = None
+    """None for kinds of workload whose requests have one answer each."""
+    labels: dict[str, int] = {}
+    """By label, the completed requests of the window whose answer it was; empty where answers are no labels."""
+    retries: int = 0
+    """How often requests were sent again since the server asked them to wait (`target.retry`)."""
     series: Series | None = None
     curves: dict[str, list[tuple[float, float]]] = {}
     """For each latency the points (fraction, seconds) of its percentile curve."""

@@ -4,7 +4,7 @@ What is gathered is kept by interval or bin, so that the window can be chosen fr
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -100,7 +100,9 @@ class Survey:
         """By pid."""
         self.messages: dict[str, str] = {}
         """By kind of failure, the words of the first that came with any."""
+        self.retries = 0
         self._accounts: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._labels: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._sends: Counter[tuple[int, int, int]] = Counter()
         self._excused: Counter[int] = Counter()
         self._tokens: defaultdict[int, Ints] = defaultdict(lambda: np.zeros(len(_TOKEN_SUMS), np.int64))
@@ -116,6 +118,9 @@ class Survey:
     def _add_delta(self, delta: StageDelta) -> None:
         for interval, account, requests in delta.accounts:
             self._accounts[interval][account] += requests
+        for interval, label, requests in delta.labels:
+            self._labels[interval][label] += requests
+        self.retries += delta.retries
         for interval, admitted_in, sent_in, requests in delta.sent:
             self._sends[interval, admitted_in, sent_in] += requests
         for interval, requests in delta.excused:
@@ -144,11 +149,11 @@ class Survey:
 
     def accounts(self, chosen: Callable[[int], bool] = lambda interval: True) -> Counter[str]:
         """The accounts of the requests intended in the chosen intervals."""
-        total: Counter[str] = Counter()
-        for interval, accounts in self._accounts.items():
-            if chosen(interval):
-                total.update(accounts)
-        return total
+        return _sum(self._accounts, chosen)
+
+    def labels(self, chosen: Callable[[int], bool]) -> Counter[str]:
+        """The labels of the completed requests intended in the chosen intervals, where answers are labels."""
+        return _sum(self._labels, chosen)
 
     def sent(self, first: int, end: int) -> int:
         """Requests intended from interval `first` on that were sent before interval `end`."""
@@ -166,3 +171,11 @@ class Survey:
             if chosen(interval):
                 sums += row
         return TokenTotals(0, *sums.tolist())
+
+
+def _sum(counts: Mapping[int, Counter[str]], chosen: Callable[[int], bool]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for interval, own in counts.items():
+        if chosen(interval):
+            total.update(own)
+    return total

@@ -1,6 +1,6 @@
 """The profile: one load test as frozen data. The names are those of the TOML file (docs/formats.md)."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -26,6 +26,8 @@ from loadgen.profile.target import (
     Target,
 )
 from loadgen.profile.workload import (
+    CONVERSATIONS,
+    LENGTHS_ASKED,
     Audio,
     Choice,
     Fixed,
@@ -40,6 +42,8 @@ from loadgen.profile.workload import (
 from loadgen.units import NS_PER_MS, Duration
 
 __all__ = [
+    "CONVERSATIONS",
+    "LENGTHS_ASKED",
     "AbortWhen",
     "Audio",
     "Choice",
@@ -69,6 +73,10 @@ __all__ = [
     "Workers",
     "Workload",
 ]
+
+
+IN_PROCESS: Final = ("chat", "completion")
+"""The kinds of workload that a model inside a worker, real or simulated, answers."""
 
 
 class Workers(Table, frozen=True, kw_only=True):
@@ -103,3 +111,10 @@ class Profile(Table, frozen=True, kw_only=True):
     workers: Workers = Workers()
     slo: Slo | None = None
     output: Output = Output()
+
+    def __post_init__(self) -> None:
+        target, kind = self.target, self.workload.kind
+        in_process = isinstance(target, SimTarget) and target.transport == "in-process"
+        if kind not in IN_PROCESS and (in_process or isinstance(target, EngineTarget)):
+            what = "the simulator in a worker" if in_process else "an engine in a worker"
+            raise ValueError(f'workload.kind = "{kind}": {what} has {" and ".join(IN_PROCESS)}; a server has the rest')

@@ -1,7 +1,7 @@
 """`[target]`: what is loaded."""
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +28,9 @@ class HttpTarget(Table, frozen=True, kw_only=True, tag_field="kind", tag="http")
     preflight_timeout: Duration = Duration(10 * NS_PER_SECOND)
     """For the check before the load, its trial request included."""
     verify_tls: bool = True
+    retry: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How often a request that is answered with 429 or 503 is sent again, each time after the `Retry-After` of the
+    answer and within `timeout`. The load stays open-loop: other requests start as they would have."""
 
     def __post_init__(self) -> None:
         _server(self.url)

@@ -1,9 +1,10 @@
 """`[workload]`: what each request says."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from loadgen.metrics.journal import STREAMED
 from loadgen.profile.table import Positive, Table, TokenCount
 
 
@@ -100,16 +101,55 @@ class Audio(Table, frozen=True, kw_only=True):
     sample_rate: Annotated[int, msgspec.Meta(ge=1000, le=192_000)] = 16_000
 
 
+Kind = Literal[
+    "chat",
+    "completion",
+    "choice",
+    "score",
+    "tokenize",
+    "embed",
+    "rerank",
+    "pooling",
+    "responses",
+    "messages",
+    "transcribe",
+]
+
+CONVERSATIONS: Final = ("chat", "choice", "responses", "messages")
+"""The kinds whose requests are messages, and so may have a system message."""
+LENGTHS_ASKED: Final = ("chat", "completion", "responses")
+"""The kinds that ask for so many output tokens."""
+_TOKEN_IDS: Final = ("completion", "score", "embed")
+"""The kinds whose prompts may be token ids."""
+_BESIDE_TEXT: Final = {
+    "system": CONVERSATIONS,
+    "images": ("chat", "choice"),
+    "audio": ("chat", "choice", "transcribe"),
+}
+"""What may stand beside the text of a request, and of which kinds."""
+_SEVERAL: Final = ("embed", "rerank", "pooling")
+_BREAKS_CHOICE: Final = ("ignore_eos", "min_tokens")
+
+
 class Workload(Table, frozen=True, kw_only=True):
     """What each request says: a pure function of (seed, nonce, index)."""
 
-    kind: Literal["chat", "completion"] = "chat"
+    kind: Kind = "chat"
+    """What is asked of the server, and so which of its endpoints is."""
     source: Literal["synthetic"] = "synthetic"
     prompt_tokens: Lengths = 256
+    """Where there are several `inputs`: of each, and of a query. Sounds to transcribe have none."""
     output_tokens: Lengths | None = 64
-    """Asked for with `max_tokens`, `min_tokens` and `ignore_eos`; `"none"` lets the model end by itself."""
+    """Asked for with `max_tokens`, `min_tokens` and `ignore_eos`; `"none"` lets the model end by itself. For `score`:
+    the length of the completion, which follows the prompt; for `messages`: a maximum. Other kinds do not use it."""
     prompt_format: Literal["text", "tokens"] = "text"
-    """`tokens`: prompts of token ids, exact in length, for `kind = "completion"`."""
+    """`tokens`: prompts of token ids, exact in length, for `completion`, `embed` and `score`, which has no other."""
+    labels: tuple[str, ...] = ()
+    """For `kind = "choice"`: the answers allowed."""
+    inputs: Positive = 1
+    """For `embed` and `pooling`: texts in a request; for `rerank`: documents."""
+    dimensions: Positive | None = None
+    """For `kind = "embed"`: the length of a vector that is asked for; absent: the model's own."""
     system: str | None = None
     """A system message, the same before every chat; it comes on top of `prompt_tokens`."""
     images: Images | None = None
@@ -126,8 +166,43 @@ class Workload(Table, frozen=True, kw_only=True):
     """Fields put into each request's body as they are."""
 
     def __post_init__(self) -> None:
-        if self.prompt_format == "tokens" and self.kind != "completion":
-            raise ValueError('prompt_format = "tokens" needs kind = "completion"')
-        for name in ("system", "images", "audio"):
-            if getattr(self, name) is not None and self.kind != "chat":
-                raise ValueError(f'{name} needs kind = "chat"')
+        if self.prompt_format == "tokens" and self.kind not in _TOKEN_IDS:
+            raise ValueError(f'prompt_format = "tokens" needs kind = {_either(_TOKEN_IDS)}')
+        for name, kinds in _BESIDE_TEXT.items():
+            if getattr(self, name) is not None and self.kind not in kinds:
+                raise ValueError(f"{name} needs kind = {_either(kinds)}")
+        if self.kind not in STREAMED and self.body.get("stream"):
+            raise ValueError(f'body.stream: a request of kind = "{self.kind}" has a whole answer')
+        if self.kind == "score":
+            self._check_score()
+        self._check_choice()
+        if self.kind == "messages" and self.output_tokens is None:
+            raise ValueError('kind = "messages" needs output_tokens: its API has no answer without a maximum')
+        if self.kind == "transcribe" and (self.audio is None or self.audio.count != 1):
+            raise ValueError('kind = "transcribe" needs audio, one sound a request')
+        if self.kind not in _SEVERAL and self.inputs != 1:
+            raise ValueError(f"inputs needs kind = {_either(_SEVERAL)}")
+        if self.kind != "embed" and self.dimensions is not None:
+            raise ValueError('dimensions needs kind = "embed"')
+
+    def _check_score(self) -> None:
+        if self.prompt_format != "tokens":
+            raise ValueError('kind = "score" needs prompt_format = "tokens": where the completion begins is then exact')
+        if self.output_tokens is None:
+            raise ValueError('kind = "score" needs output_tokens, the length of the completion that is scored')
+
+    def _check_choice(self) -> None:
+        if self.kind != "choice":
+            if self.labels:
+                raise ValueError('labels need kind = "choice"')
+            return
+        bare = {label.strip() for label in self.labels}
+        if len(self.labels) < 2 or len(bare) < len(self.labels) or "" in bare:
+            raise ValueError('kind = "choice" needs labels, at least two, different and not empty')
+        for name in _BREAKS_CHOICE:
+            if self.body.get(name):
+                raise ValueError(f"body.{name}: something would follow the label")
+
+
+def _either(kinds: tuple[str, ...]) -> str:
+    return " or ".join(f'"{kind}"' for kind in kinds)

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from loadgen.metrics.summary import Books, Generator, Latency, Stage, TargetStart, Tokens, WorkerReport
+from loadgen.metrics.summary import Books, Generator, Items, Latency, Stage, TargetStart, Tokens, WorkerReport
 from loadgen.report.tables import brief, is_sufficient, offered, per_second, percent, printable, shown, significant
 from loadgen.units import format_seconds
 
@@ -34,6 +34,7 @@ def stage_lines(stage: Stage) -> list[Line]:
         Line("tokens", _tokens(stage.tokens)),
         Line("books", books_line(stage.books)),
     ]
+    lines += _answers(stage)
     lines += _failures(stage)
     if stage.window.books != stage.books:
         lines.append(Line("in window", books_line(stage.window.books)))
@@ -68,6 +69,29 @@ def _largest_first(counts: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
+def _answers(stage: Stage) -> list[Line]:
+    """What came back beside text: labels, vectors, scored tokens; and how often the server had a request wait."""
+    lines = []
+    if stage.labels:
+        total = sum(stage.labels.values())
+        counts = _largest_first(stage.labels)
+        shares = ", ".join(f"{printable(label)} {count:,} ({percent(count / total)})" for label, count in counts)
+        lines.append(Line("labels", shares))
+    items = stage.items
+    if items is not None and items.mean is not None:
+        size = "" if items.dimensions is None else f" of {significant(items.dimensions)} dimensions"
+        lines.append(Line(printable(items.what), f"{significant(items.mean)} a request{size}{_pace(items)}"))
+    if stage.retries:
+        lines.append(Line("retries", f"{stage.retries:,} as the server asked; their waits count in response time"))
+    return lines
+
+
+def _pace(items: Items) -> str:
+    """How fast sounds were written down, against the time that they last."""
+    factor = items.real_time_factor
+    return "" if factor is None else f", real-time factor {significant(factor)} (mean service time by length)"
+
+
 def _failures(stage: Stage) -> list[Line]:
     """A line for each kind of failure: how many there were, and the words of one where any are known."""
     ordered = [(kind, f"{count:,}") for kind, count in _largest_first(stage.books.failed)]
@@ -91,10 +115,11 @@ def _load(stage: Stage) -> str:
 def _throughput(stage: Stage) -> str:
     rates = stage.throughput
     goodput = "" if rates.goodput is None else f", goodput {per_second(rates.goodput)}"
+    items = "" if stage.items is None or rates.items is None else f", {significant(rates.items)} {stage.items.what}/s"
     unit = "chunks" if stage.tokens.counted_by == "chunks" else "tokens"
     return (
         f"{significant(rates.requests)} requests/s{goodput}, {significant(rates.output_tokens)} output {unit}/s, "
-        f"{significant(rates.prompt_tokens)} prompt tokens/s"
+        f"{significant(rates.prompt_tokens)} prompt tokens/s{items}"
     )
 
 
@@ -114,8 +139,8 @@ def _tokens(tokens: Tokens) -> str:
         parts.append(f"{significant(tokens.events_per_read)} events per read")
     if not any(parts):
         return "not known"
-    counted = _COUNTED_BY.get(tokens.counted_by, printable(tokens.counted_by))
-    return "; ".join([*(part for part in parts if part), counted])
+    counted = _COUNTED_BY.get(tokens.counted_by, "")
+    return "; ".join(part for part in (*parts, counted) if part)
 
 
 def _asked(what: str, asked: float | None, measured: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Renders answers as vLLM writes them: events of a stream, each mostly constant bytes, and whole answers."""
+"""Renders chats and completions as vLLM writes them: events of a stream, mostly constant bytes, and whole answers."""
 
 import time
 from typing import Any, Final
@@ -6,40 +6,12 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.sim import tokenizer
-from loadgen.sim.protocol import Generation
+from loadgen.sim.generation import Generation
+from loadgen.sim.language import Words
+from loadgen.sim.logprobs import Scored, Scorer, chat_logprobs, completion_logprobs, prompt_logprobs, score_prompt
 
-_WORDS: Final = (
-    "the", "of", "and", "to", "in", "is", "it", "you", "that", "he", "was", "for", "on", "are", "with",
-    "as", "his", "they", "be", "at", "one", "have", "this", "from", "or", "had", "by", "hot", "but",
-    "some", "what", "there", "we", "can", "out", "other", "were", "all", "your", "when", "up", "use",
-    "word", "how", "said", "an", "each", "she", "which", "do", "their", "time", "if", "will", "way",
-    "about", "many", "then", "them", "would", "write", "like", "so", "these",
-)  # fmt: skip
-"""64 words, each one token with or without a space before it."""
-_WORD_IDS: Final = tuple(tokenizer.encode(word)[0] for word in _WORDS)
-_SPACED_IDS: Final = tuple(tokenizer.encode(f" {word}")[0] for word in _WORDS)
-_DONE: Final = b"data: [DONE]\n\n"
-
-
-class Words:
-    """An answer's words, one a token: an endless walk through the list that a number chooses."""
-
-    def __init__(self, draw: int, *, first_spaced: bool) -> None:
-        self._start = draw
-        self._stride = draw >> 6 | 1  # odd: all 64 words come before one comes again
-        self._first_spaced = first_spaced
-        self.given = 0
-
-    def take(self, count: int) -> tuple[str, list[int]]:
-        """The next words as text, and their token ids."""
-        places = [(self._start + self._stride * k) % 64 for k in range(self.given, self.given + count)]
-        text = " " + " ".join([_WORDS[place] for place in places])
-        ids = [_SPACED_IDS[place] for place in places]
-        if self.given == 0 and not self._first_spaced:
-            text = text[1:]
-            ids[0] = _WORD_IDS[places[0]]
-        self.given += count
-        return text, ids
+DONE: Final = b"data: [DONE]\n\n"
+"""What ends most event streams."""
 
 
 class Answer:
@@ -51,40 +23,58 @@ class Answer:
         self._model = model
         self._created = int(time.time())
         self._chat = generation.kind == "chat"
-        self.words = Words(generation.draw, first_spaced=not self._chat)
+        self._words = Words(generation.prompt.context, generation.script)
+        self._plain = not (generation.script or generation.echo)  # words that JSON need not escape
+        self._text_offset = 0
+        self._ids = generation.prompt.encode() if self._needs_ids() else []
+        self._scorer: Scorer | None = None
+        if generation.logprobs is not None:
+            self._scorer = Scorer(generation.prompt.context, generation.logprobs, generation.labels)
         if generation.stream:
             self._prepare()
+
+    @property
+    def given(self) -> int:
+        """Tokens that were told so far."""
+        return self._words.given
 
     def event(self, tokens: int, finish_reason: str | None) -> bytes:
         """The bytes for the next tokens of the stream: with the role before the first, with the end marker after the
         last (which has the finish reason)."""
-        first = self.words.given == 0
-        text, ids = self.words.take(tokens)
+        generation = self._generation
+        first = self._words.given == 0
+        text, ids = self._words.take(tokens)
         parts = [self._opening] if first and self._chat else []
-        parts += (self._before_text, text.encode(), self._after_text)
+        shown = text.encode() if self._plain else _escaped(self._echoed(text) if first else text)
+        parts += (self._before_text, shown, self._after_text)
+        if self._scorer is not None:
+            parts += (msgspec.json.encode(self._logprobs(ids, first)), b',"finish_reason":')
         parts.append(b"null" if finish_reason is None else b'"%s"' % finish_reason.encode())
-        if self._generation.prompt_ids is not None:
+        if generation.return_token_ids:
             parts += (b',"token_ids":', msgspec.json.encode(ids))
-            if first and not self._chat:
-                parts += (b',"prompt_token_ids":', msgspec.json.encode(self._generation.prompt_ids))
+        if first and not self._chat and (generation.return_token_ids or generation.echo):
+            parts += (b',"prompt_token_ids":', msgspec.json.encode(self._ids))
         parts.append(b"}]")
-        if self._generation.continuous_usage:
+        if generation.continuous_usage:
             parts += (b',"usage":', self._usage())
         parts.append(b"}\n\n")
         if finish_reason is not None:
-            if self._generation.include_usage:
+            if generation.include_usage:
                 parts += (self._head, b',"choices":[],"usage":', self._usage(), b"}\n\n")
-            parts.append(_DONE)
+            parts.append(DONE)
         return b"".join(parts)
 
     def whole(self, tokens: int, finish_reason: str) -> bytes:
         """The body of an answer that is not streamed."""
-        text, ids = self.words.take(tokens)
+        generation = self._generation
+        text, ids = self._words.take(tokens)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
         if self._chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
-            choice["text"] = text
+            choice["text"] = self._echoed(text)
+        if self._scorer is not None:
+            choice["logprobs"] = self._logprobs(ids, first=True)
         answer: dict[str, Any] = {
             "id": self._id,
             "object": "chat.completion" if self._chat else "text_completion",
@@ -93,10 +83,46 @@ class Answer:
             "choices": [choice],
             "usage": msgspec.Raw(self._usage()),
         }
-        if self._generation.prompt_ids is not None:
+        of_prompt = answer if self._chat else choice
+        if generation.return_token_ids:
             choice["token_ids"] = ids
-            (answer if self._chat else choice)["prompt_token_ids"] = self._generation.prompt_ids
+            of_prompt["prompt_token_ids"] = self._ids
+        if generation.prompt_logprobs is not None:
+            of_prompt["prompt_logprobs"] = prompt_logprobs(self._scored_prompt(generation.prompt_logprobs))
         return msgspec.json.encode(answer)
+
+    def _needs_ids(self) -> bool:
+        generation = self._generation
+        return generation.return_token_ids or generation.echo or generation.prompt_logprobs is not None
+
+    def _echoed(self, text: str) -> str:
+        """The text of the choice where it begins: after the prompt, or instead of it."""
+        if not self._generation.echo:
+            return text
+        # vLLM keeps the prompt's text to itself where its ids are told.
+        prompt = "" if self._generation.return_token_ids else tokenizer.decode(self._ids)
+        return prompt if self._generation.prompt_only else prompt + text
+
+    def _scored_prompt(self, top: int) -> list[Scored | None]:
+        return score_prompt(self._generation.prompt.before, self._ids, top)
+
+    def _logprobs(self, ids: list[int], first: bool) -> dict[str, Any]:
+        generation = self._generation
+        assert self._scorer is not None
+        assert generation.logprobs is not None
+        scored: list[Scored | None] = []
+        if first and generation.echo:
+            scored += self._scored_prompt(generation.logprobs)
+        if generation.prompt_only:
+            ids = []
+        of_answer = self._scorer.take(ids)
+        if self._chat:
+            return chat_logprobs(of_answer, generation.logprobs)
+        told = self._ids + ids if scored else ids
+        logprobs = completion_logprobs([*scored, *of_answer], told, self._text_offset, as_ids=generation.as_ids)
+        if told:
+            self._text_offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
+        return logprobs
 
     def _prepare(self) -> None:
         name = b"chat.completion.chunk" if self._chat else b"text_completion"
@@ -108,15 +134,21 @@ class Answer:
         )
         choices = self._head + b',"choices":[{"index":0,'
         self._before_text = choices + (b'"delta":{"content":"' if self._chat else b'"text":"')
-        self._after_text = (b'"}' if self._chat else b'"') + b',"logprobs":null,"finish_reason":'
+        logprobs = b"" if self._scorer is not None else b'null,"finish_reason":'
+        self._after_text = (b'"}' if self._chat else b'"') + b',"logprobs":' + logprobs
         role = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
         self._opening = choices + role
-        if self._generation.prompt_ids is not None:
-            self._opening += b',"prompt_token_ids":' + msgspec.json.encode(self._generation.prompt_ids)
+        if self._generation.return_token_ids:
+            self._opening += b',"prompt_token_ids":' + msgspec.json.encode(self._ids)
         if self._generation.continuous_usage:
             self._opening += b',"usage":' + self._usage()
         self._opening += b"}\n\n"
 
     def _usage(self) -> bytes:
-        prompt, output = self._generation.prompt_tokens, self.words.given
+        prompt, output = self._generation.prompt.tokens, self._words.given
         return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % (prompt, prompt + output, output)
+
+
+def _escaped(text: str) -> bytes:
+    """The text as it stands within a JSON string."""
+    return msgspec.json.encode(text)[1:-1]

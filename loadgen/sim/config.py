@@ -73,9 +73,9 @@ class SimConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class SimFaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What goes wrong on purpose; all of it off by default. Raises ValueError for impossible values.
 
-    Faults by rate are drawn per generation request in the order of arrival from a generator of their own: the same
-    seed gives the same pattern. The engine's faults (`stall_*`, `response_delay_seconds`) hold in a worker too, the
-    others are the server's.
+    Faults by rate are drawn per request to the model (of any kind; tokenizing is none) in the order of arrival from a
+    generator of their own: the same seed gives the same pattern. The engine's faults (`stall_*`,
+    `response_delay_seconds`) hold in a worker too, the others are the server's.
     """
 
     seed: int = 0
@@ -84,6 +84,8 @@ class SimFaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Share of requests answered with `error_status` at once."""
     error_status: int = 503
     """HTTP status of those answers, 400 to 599."""
+    retry_after: int | None = None
+    """What those answers say in `Retry-After`, in whole seconds, where their status is 429 or 503; None for nothing."""
     abort_rate: float = 0.0
     """Share of requests cut to half of their output and ended with finish reason `abort`."""
     disconnect_rate: float = 0.0
@@ -106,7 +108,7 @@ class SimFaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not 400 <= self.error_status <= 599:
             raise ValueError(f"error_status = {self.error_status}: must be between 400 and 599")
         _require_at_least_0("stall_seconds", self.stall_seconds)
-        for name in ("stall_at_seconds", "silent_after", "response_delay_seconds"):
+        for name in ("retry_after", "stall_at_seconds", "silent_after", "response_delay_seconds"):
             if getattr(self, name) is not None:
                 _require_at_least_0(name, getattr(self, name))
 

@@ -28,9 +28,13 @@ class TokenStream:
     Iterating ends after the delta that is `finished`; it raises anyio.ClosedResourceError once the engine has closed.
     """
 
-    def __init__(self, engine: "Engine", stream_id: int, prompt_tokens: int, now_ns: int, final_only: bool) -> None:
+    def __init__(
+        self, engine: "Engine", stream_id: int, prompt_tokens: int, now_ns: int, final_only: bool, generates: bool
+    ) -> None:
         self.stream_id = stream_id
         self.prompt_tokens = prompt_tokens
+        self.generates = generates
+        """Its tokens are an answer's; else it is computed and says nothing."""
         self.added_ns = now_ns
         self.last_ns: int | None = None
         """When the last tokens came; None before the first."""
@@ -139,12 +143,25 @@ class Engine:
         Raises:
             ValueError: a length is below 1, or both together are above `max_model_len`.
         """
+        return self._begin(prompt_tokens, output_tokens, final_only, generates=True)
+
+    def prefill(self, prompt_tokens: int) -> TokenStream:
+        """Ask for a prompt to be computed and nothing to be generated: its one delta tells that it is.
+
+        Use the result as a context, as that of `generate`.
+
+        Raises:
+            ValueError: the length is below 1, or leaves no room in `max_model_len`.
+        """
+        return self._begin(prompt_tokens, 1, True, generates=False)
+
+    def _begin(self, prompt_tokens: int, output_tokens: int, final_only: bool, *, generates: bool) -> TokenStream:
         check_lengths(self.config, prompt_tokens, output_tokens)
         now_ns = self.clock.now_ns()
         if self._stall_ns is None:
             self._stall_ns = _stall(self._faults, now_ns)
         self.statistics.requests += 1
-        stream = TokenStream(self, self.statistics.requests, prompt_tokens, now_ns, final_only)
+        stream = TokenStream(self, self.statistics.requests, prompt_tokens, now_ns, final_only, generates)
         self._streams[stream.stream_id] = stream
         self._submit(stream, output_tokens)
         return stream
@@ -157,10 +174,12 @@ class Engine:
 
     def _emit(self, stream: TokenStream, tokens: int, finished: bool, now_ns: int) -> None:
         statistics = self.statistics
-        statistics.generation_tokens += tokens
+        if stream.generates:
+            statistics.generation_tokens += tokens
         if stream.last_ns is None:
             statistics.prompt_tokens += stream.prompt_tokens
-            statistics.ttft.add((now_ns - stream.added_ns) / NS_PER_SECOND)
+            if stream.generates:
+                statistics.ttft.add((now_ns - stream.added_ns) / NS_PER_SECOND)
         else:
             statistics.itl.add((now_ns - stream.last_ns) / NS_PER_SECOND)
         stream.last_ns = now_ns

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 _PIECE: Final = re.compile(rb" ?\S{1,6}|\s")
-_MAX_BYTES: Final = 6
+_MASKS: Final = tuple((1 << 8 * length) - 1 for length in range(7))  # of the bytes of a piece, at most six
 _SPECIAL_BITS: Final = 7  # no piece has this length
 _SPECIALS: Final = ("<|im_start|>", "<|im_end|>", "<|image|>", "<|audio|>")
 BEGIN: Final = _SPECIAL_BITS
@@ -37,12 +37,12 @@ def encode(text: str) -> list[int]:
 
 def decode(ids: Iterable[int]) -> str:
     """The text of the ids. Any id is taken; what is no UTF-8 is replaced, as a real detokenizer does."""
-    return b"".join(_bytes(token) for token in ids).decode(errors="replace")
+    return b"".join(token_bytes(token) for token in ids).decode(errors="replace")
 
 
 def token_strings(ids: Iterable[int]) -> list[str]:
     """How a byte-level vocabulary writes each token: the space before a word as `Ġ`."""
-    return [_bytes(token).decode("latin-1").translate(_SHOWN) for token in ids]
+    return [token_bytes(token).decode("latin-1").translate(_SHOWN) for token in ids]
 
 
 def encode_chat(
@@ -70,6 +70,18 @@ def count_chat(
     return length + (2 + count("assistant") if generation_prompt else 0)
 
 
+def render_chat(
+    messages: Sequence[tuple[str, str]], *, images: int = 0, audio: int = 0, generation_prompt: bool = True
+) -> str:
+    """The text that `encode_chat` is the tokens of."""
+    begin, end, image, sound = _SPECIALS
+    parts = [image * (IMAGE_TOKENS * images), sound * (AUDIO_TOKENS * audio)]
+    parts += (f"{begin}{role}\n{text}{end}" for role, text in messages)
+    if generation_prompt:
+        parts.append(f"{begin}assistant\n")
+    return "".join(parts)
+
+
 def _pack(piece: bytes) -> int:
     # Lowest three bits the number of bytes, then one for a space before a word, then the bytes.
     spaced = len(piece) > 1 and piece.startswith(b" ")
@@ -77,11 +89,12 @@ def _pack(piece: bytes) -> int:
     return int.from_bytes(word) << 4 | spaced << 3 | len(word)
 
 
-def _bytes(token: int) -> bytes:
+def token_bytes(token: int) -> bytes:
+    """What one token stands for; part of a character where a character was cut."""
     length = token & 7
     if length == _SPECIAL_BITS:
         return _SPECIALS[token >> 3].encode() if token >> 3 < len(_SPECIALS) else b""
-    word = (token >> 4 & (1 << 8 * _MAX_BYTES) - 1).to_bytes(_MAX_BYTES)[_MAX_BYTES - length :]
+    word = (token >> 4 & _MASKS[length]).to_bytes(length)
     return b" " + word if token & 8 else word
 
 

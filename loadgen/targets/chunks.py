@@ -242,13 +242,8 @@ class ChunkReader:
 
 def read_whole(body: bytes, exchange: Exchange) -> None:
     """Read an answer that was not streamed: usage, finish reason, failure."""
-    try:
-        answer = _DECODER.decode(body)
-    except msgspec.MsgspecError as error:
-        _fail(exchange, PROTOCOL, f"{error}: {body[:200].decode(errors='replace')}")
-        return
-    if answer.error is not None or answer.object == "error":
-        _fail(exchange, SERVER_ERROR, words_of(answer.error or answer.message) or "an error without a message")
+    answer = _decode_whole(body, exchange)
+    if answer is None:
         return
     if not answer.choices:
         _fail(exchange, PROTOCOL, f"an answer without choices: {body[:200].decode(errors='replace')}")
@@ -262,6 +257,26 @@ def read_whole(body: bytes, exchange: Exchange) -> None:
     for choice in answer.choices:
         _note_finish(exchange, choice)
     _judge_finish(exchange)
+
+
+def read_other(body: bytes, exchange: Exchange) -> None:
+    """Read an answer that generates nothing, such as that of `/tokenize`: usage, where there is some, and failure."""
+    answer = _decode_whole(body, exchange)
+    if answer is not None and answer.usage is not None:
+        exchange.prompt_tokens = answer.usage.prompt_tokens
+
+
+def _decode_whole(body: bytes, exchange: Exchange) -> _Chunk | None:
+    """A whole answer; None, its failure noted, where it cannot be read or is an error for all its good status."""
+    try:
+        answer = _DECODER.decode(body)
+    except msgspec.MsgspecError as error:
+        _fail(exchange, PROTOCOL, f"{error}: {body[:200].decode(errors='replace')}")
+        return None
+    if answer.error is not None or answer.object == "error":
+        _fail(exchange, SERVER_ERROR, words_of(answer.error or answer.message) or "an error without a message")
+        return None
+    return answer
 
 
 def _texts(choice: _Choice) -> list[tuple[str, Any]]:

@@ -1,7 +1,6 @@
 """The HTTP target: what a request of the OpenAI API says, and how its answer is followed. It knows no socket."""
 
 import base64
-import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -9,7 +8,6 @@ from typing import Any, Final
 
 import anyio
 import msgspec
-from multidict import CIMultiDict
 from yarl import URL
 
 from loadgen import profile
@@ -17,19 +15,20 @@ from loadgen.clock import Clock
 from loadgen.errors import TargetError
 from loadgen.metrics.outcome import Exchange
 from loadgen.targets.base import Opening, TargetInfo
-from loadgen.targets.chunks import DISCONNECT, PROTOCOL, ChunkReader, read_whole
+from loadgen.targets.chunks import DISCONNECT, PROTOCOL, read_whole
 from loadgen.targets.content import openai_messages
+from loadgen.targets.endpoints.endpoint import ReadWhole
+from loadgen.targets.endpoints.table import PATHS, endpoint_of
+from loadgen.targets.headers import headers_for, secret_values
+from loadgen.targets.retry import seconds_to_wait
 from loadgen.targets.sse import EventParser
 from loadgen.targets.transport import Answer, Transport, TransportError, open_transport
 from loadgen.targets.words import words_of_body
+from loadgen.units import NS_PER_SECOND
 from loadgen.workload.request import Message, Request
 
-LENGTH_FIELDS: Final = ("max_tokens", "min_tokens", "ignore_eos")
-"""The body fields that ask for an exact number of output tokens."""
-_ENDPOINTS: Final = {"chat": "chat/completions", "completion": "completions"}
-_SECRET_HEADER_PARTS: Final = ("auth", "key", "token", "secret", "cookie")
-_MIN_SECRET: Final = 4
-"""Shorter values keep no secret, and cutting them out would spoil a message."""
+_STRUCTURED: Final = {"structured_outputs", "response_format", "guided_choice", "guided_json", "guided_regex"}
+"""Body fields that give an answer a form, and so an end of its own."""
 _MAX_REFUSAL: Final = 1 << 16
 """Bytes of an error's body that are read for its words."""
 _MAX_EVENT: Final = 1 << 22
@@ -62,7 +61,7 @@ class ServerUrl:
         if url.user is not None:
             self.authorization = "Basic " + base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
         path = url.path.rstrip("/")
-        for endpoint in _ENDPOINTS.values():
+        for endpoint in PATHS:
             path = path.removesuffix(f"/{endpoint}")
         self._root = url.origin().with_path(path.removesuffix("/v1"))
 
@@ -83,6 +82,10 @@ class Prepared(msgspec.Struct, frozen=True):
 
     request_id: str
     body: bytes
+    content_type: str | None = None
+    """None for JSON."""
+    read: ReadWhole = read_whole
+    """Reads the body of a whole answer into its exchange."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -110,16 +113,24 @@ class HttpSession:
         workload: profile.Workload,
         info: TargetInfo,
         now_ns: Callable[[], int],
+        api_key: str | None = None,
     ) -> None:
-        """Raises TargetError where the address is none, or the environment does not hold the API key."""
+        """`api_key` is the key itself, where a caller holds it; it takes the place of the one that the target names.
+
+        Raises:
+            TargetError: the address is none, or the environment does not hold the API key.
+        """
         self.server = ServerUrl(target.url)
-        self.url = self.server.api(_ENDPOINTS[workload.kind])
+        self._endpoint = endpoint_of(workload, info)
+        at = self.server.at if self._endpoint.at_root else self.server.api
+        self.url = at(self._endpoint.path)
         """Where requests are sent."""
         self.model = info.model
         self._transport = transport
         self._now_ns = now_ns
-        self._headers = _headers(target, self.server.authorization)
-        self._secrets = _secret_values(self._headers)
+        self._headers = headers_for(target, self.server.authorization, api_key)
+        self._secrets = secret_values(self._headers)
+        self._retry, self._timeout_ns = target.retry, target.timeout
         self._session_id = f"loadgen-{secrets.token_hex(4)}"
         self._set_body(target, workload, info)
 
@@ -131,16 +142,18 @@ class HttpSession:
             unwanted.add("max_tokens")
         if "max_tokens" in unwanted:  # a minimum may lie above the user's own maximum
             unwanted.add("min_tokens")
-        self._stream = bool(theirs.get("stream", target.stream))
-        ours: dict[str, Any] = {}
+        if _STRUCTURED & set(theirs):  # forced on, the answer would break its constraint
+            unwanted |= {"min_tokens", "ignore_eos"}
+        self._stream = self._endpoint.streams and bool(theirs.get("stream", target.stream))
+        ours: dict[str, Any] = dict(self._endpoint.fields)
         if info.model is not None:
             ours["model"] = info.model
         if self._stream:
-            ours |= {"stream": True, "stream_options": {"include_usage": True}}
-        fixed = {name: value for name, value in ours.items() if name not in unwanted} | theirs
+            ours |= self._endpoint.stream_fields
+        self._fields = fixed = {name: value for name, value in ours.items() if name not in unwanted} | theirs
         self._fixed = _ENCODE(fixed)[1:-1]
         self._unwanted = frozenset(unwanted)
-        self._lengths = tuple(name for name in LENGTH_FIELDS if name not in unwanted)
+        self._lengths = tuple(name for name in self._endpoint.length_fields if name not in unwanted)
 
     def prepare(self, request: Request) -> Prepared:
         """Render a request's body. Fields of `[workload.body]` take the place of ours.
@@ -149,16 +162,31 @@ class HttpSession:
             PromptError: an image or sound cannot be read, or there is video.
             LoadgenError: an image or sound needs a library that is not installed.
         """
+        endpoint = self._endpoint
+        request_id = f"{self._session_id}-{request.index}"
+        if endpoint.write is not None:
+            return Prepared(request_id, *endpoint.write(self._fields, request), endpoint.reader(request))
         parts = [self._fixed] if self._fixed else []
-        if request.messages is not None and "messages" not in self._unwanted:
+        if request.messages is not None and endpoint.conversation is not None:
+            self._add(parts, endpoint.conversation(request.messages))
+        elif request.messages is not None and "messages" not in self._unwanted:
             parts.append(b'"messages":' + _encode_messages(request.messages))
-        if request.prompt is not None and "prompt" not in self._unwanted:
-            parts.append(b'"prompt":' + _ENCODE(request.prompt))
-        if request.output_tokens is not None:
-            count = str(request.output_tokens).encode()
+        if request.prompt is not None:
+            self._add(parts, {endpoint.prompt_field: request.prompt})
+        if request.inputs is not None:
+            self._add(parts, {endpoint.inputs_field: request.inputs})
+        asked = request.most_output_tokens if request.output_tokens is None else request.output_tokens
+        if asked is not None:
+            count = str(asked).encode()
             for name in self._lengths:
                 parts.append(b'"%s":%s' % (name.encode(), b"true" if name == "ignore_eos" else count))
-        return Prepared(f"{self._session_id}-{request.index}", b"{" + b",".join(parts) + b"}")
+        return Prepared(request_id, b"{" + b",".join(parts) + b"}", None, endpoint.reader(request))
+
+    def _add(self, parts: list[bytes], fields: dict[str, Any]) -> None:
+        """Put fields into a body that is being made, but for those that stand in it already."""
+        for name, value in fields.items():
+            if name not in self._unwanted:
+                parts.append(b'"%s":%s' % (name.encode(), _ENCODE(value)))
 
     async def send(self, prepared: Prepared, exchange: Exchange) -> None:
         """Send a prepared request and follow its answer to the end (the contract is `targets.base.Target.send`).
@@ -166,22 +194,47 @@ class HttpSession:
         Cancelled, it closes the connection, so that the server gives the request up. Where `exchange.end_ns` was set
         before the cancellation the answer had been complete.
         """
+        await self.ask("POST", self.url, prepared, exchange, prepared.read)
+
+    async def ask(self, method: str, url: URL, prepared: Prepared, exchange: Exchange, read: ReadWhole) -> None:
+        """Send anything that was prepared to any address of the server, as `send` does and by the same contract.
+
+        `read` gets the body of a whole answer and writes into the exchange what it means, a failure too.
+        """
         exchange.streamed = self._stream
         exchange.request_id = prepared.request_id
         headers = self._headers.copy()
         headers.setdefault("X-Request-Id", prepared.request_id)
-        try:
-            answer = await self._transport.open("POST", self.url, headers, prepared.body, exchange)
-        except TransportError as error:
-            self._fail(exchange, error.kind, str(error))
-            exchange.end_ns = self._now_ns()
-            return
-        try:
-            exchange.status = answer.status
-            exchange.headers_ns = answer.headers_ns
-            await self._follow(answer, exchange)
-        finally:
-            answer.close()
+        if prepared.content_type is not None:
+            headers["Content-Type"] = prepared.content_type
+        give_up_ns = self._now_ns() + self._timeout_ns
+        while True:
+            try:
+                answer = await self._transport.open(method, url, headers, prepared.body or None, exchange)
+            except TransportError as error:
+                self._fail(exchange, error.kind, str(error))
+                exchange.end_ns = self._now_ns()
+                return
+            try:
+                exchange.status = answer.status
+                exchange.headers_ns = answer.headers_ns
+                wait = self._wait_of(answer, exchange, give_up_ns)
+                if wait is None:
+                    await self._follow(answer, exchange, read)
+                    return
+                await _read_rest(answer)
+            finally:
+                answer.close()
+            exchange.retries += 1
+            await anyio.sleep(wait)
+
+    def _wait_of(self, answer: Answer, exchange: Exchange, give_up_ns: int) -> float | None:
+        """Seconds after which to send the request again; None where its answer is to be read as it is."""
+        if exchange.retries >= self._retry:
+            return None
+        wait = seconds_to_wait(answer.status, answer.headers)
+        late = wait is not None and self._now_ns() + wait * NS_PER_SECOND >= give_up_ns
+        return None if late else wait
 
     async def watch(self) -> str:
         await anyio.sleep_forever()  # a server that is gone is told by each request
@@ -201,7 +254,7 @@ class HttpSession:
             answer.close()
         return Reply(answer.status, answer.reason, self._redacted(content))
 
-    async def _follow(self, answer: Answer, exchange: Exchange) -> None:
+    async def _follow(self, answer: Answer, exchange: Exchange, read: ReadWhole) -> None:
         """Read an answer whose headers have come, by what its status and content type say it is."""
         content_type = answer.headers.get("Content-Type", "").lower()
         if not 200 <= answer.status < 300:
@@ -211,14 +264,14 @@ class HttpSession:
         elif content_type.startswith("text/event-stream"):
             await self._read_stream(answer, exchange)
         elif content_type.startswith("application/json") or not self._stream:
-            await self._read_whole(answer, exchange)
+            await self._read_whole(answer, exchange, read)
         else:
             await self._read_stream(answer, exchange)
 
     async def _read_stream(self, answer: Answer, exchange: Exchange) -> None:
         exchange.streamed = True
         parser = EventParser()
-        reader = ChunkReader(exchange)
+        reader = self._endpoint.follow(exchange)
         broken: TransportError | None = None
         instant_ns = answer.headers_ns
         try:
@@ -243,14 +296,14 @@ class HttpSession:
         if reader.ended and exchange.failure is None and not answer.at_end:
             await _read_rest(answer)
 
-    async def _read_whole(self, answer: Answer, exchange: Exchange) -> None:
+    async def _read_whole(self, answer: Answer, exchange: Exchange, read: ReadWhole) -> None:
         exchange.streamed = False
         try:
             body, exchange.reads = await _read_all(answer)
         except TransportError as error:
             self._fail(exchange, error.kind, str(error))
         else:
-            read_whole(body, exchange)
+            read(body, exchange)
             self._redact(exchange)
         exchange.end_ns = self._now_ns()
 
@@ -315,7 +368,7 @@ async def _read_all(answer: Answer) -> tuple[bytes, int]:
 
 
 async def _read_rest(answer: Answer) -> None:
-    """Wait a little for the body's end after the stream's end marker: the connection can then be used again."""
+    """Wait a little for the body's end, of which nothing more is wanted: the connection can then be used again."""
     with anyio.move_on_after(_END_GRACE_SECONDS), suppress(TransportError):
         while (await answer.read())[1]:
             pass
@@ -326,25 +379,3 @@ def _encode_messages(messages: tuple[Message, ...]) -> bytes:
         if not isinstance(message.content, str):
             return _ENCODE(openai_messages(messages))
     return _ENCODE(messages)  # text alone is in the API's own shape already
-
-
-def _headers(target: profile.HttpTarget, authorization: str | None) -> CIMultiDict[str]:
-    headers = CIMultiDict({"Content-Type": "application/json", "Accept": "*/*", "Accept-Encoding": "identity"})
-    if authorization is not None:
-        headers["Authorization"] = authorization
-    if target.api_key_env is not None:
-        key = os.environ.get(target.api_key_env, "").strip()
-        if not key:
-            raise TargetError(f'target.api_key_env = "{target.api_key_env}": no such environment variable, or empty')
-        headers["Authorization"] = f"Bearer {key}"
-    headers.update(target.headers)
-    return headers
-
-
-def _secret_values(headers: CIMultiDict[str]) -> tuple[str, ...]:
-    """The values of headers that may be secret, and what follows a scheme such as `Bearer` in them; longest first."""
-    values = [
-        value.strip() for name, value in headers.items() if any(part in name.lower() for part in _SECRET_HEADER_PARTS)
-    ]
-    values += [value.partition(" ")[2].strip() for value in values]
-    return tuple(sorted((value for value in values if len(value) >= _MIN_SECRET), key=len, reverse=True))

@@ -17,6 +17,7 @@ from loadgen.clock import Clock
 from loadgen.errors import TargetError
 from loadgen.metrics.outcome import Exchange
 from loadgen.targets.base import TargetInfo
+from loadgen.targets.endpoints.table import endpoint_of
 from loadgen.targets.http import HttpSession, Reply
 from loadgen.targets.transport import Transport, TransportError, open_transport
 from loadgen.units import format_duration
@@ -41,6 +42,7 @@ _HINTS: Final = {
     "http_401": _CHECK_KEY,
     "http_403": _CHECK_KEY,
     "http_404": "check --target (target.url) and --model (target.model)",
+    "not_a_label": "this server does not constrain answers by the field that its version knows: check [workload.body]",
     "http_400": "check [workload] and its body fields",
     "http_422": "check [workload] and its body fields",
     "http_429": "the server limits requests: wait, or raise its limit",
@@ -218,14 +220,25 @@ class _Check:
         if kind in ("http_401", "http_403") and self._target.api_key_env is None:
             hint = "name the environment variable that holds the key in target.api_key_env"
             return _refused(self.asking, kind, exchange.message, hint)
+        if kind == "http_404" and self._workload.kind not in ("chat", "completion"):
+            hint = (
+                f'check that its model is made for workload.kind = "{self._workload.kind}", and --target (target.url)'
+            )
+            return _refused(self.asking, kind, exchange.message, hint)
         return _refused(self.asking, kind, exchange.message)
 
     def _warn_of_answer(self, request: Request, exchange: Exchange) -> None:
         """Note what the answer to the trial lacks."""
-        if self._target.stream and not exchange.streamed and "stream" not in self._workload.body:
+        endpoint = endpoint_of(self._workload, TargetInfo(kind="http"))
+        asked = endpoint.streams and self._target.stream and "stream" not in self._workload.body
+        if asked and not exchange.streamed:
             self._warnings.append("the server does not stream: there is no time to first token, nor between tokens")
-        if exchange.output_tokens is None:
-            self._warnings.append("the server reports no usage: chunks are counted for tokens")
+        if not endpoint.generates:
+            if exchange.prompt_tokens is None:
+                self._warnings.append("the server reports no usage: how many tokens it took is not known")
+        elif exchange.output_tokens is None:
+            instead = "chunks are counted for tokens" if exchange.streamed else "output tokens are not known"
+            self._warnings.append(f"the server reports no usage: {instead}")
         elif request.output_tokens is not None and exchange.output_tokens < request.output_tokens:
             self._warnings.append(
                 f"the trial asked for {request.output_tokens} tokens and got {exchange.output_tokens}: "

@@ -10,12 +10,14 @@ from itertools import accumulate, pairwise
 from statistics import NormalDist
 from typing import Final, assert_never
 
-from loadgen.profile import Choice, Fixed, Histogram, Lengths, Lognormal, Normal, Uniform
+from loadgen.profile import LENGTHS_ASKED, Choice, Fixed, Histogram, Lengths, Lognormal, Normal, Uniform, Workload
 
 _STANDARD_NORMAL: Final = NormalDist()
 _SMALLEST_U: Final = 2.0**-54
 """Stands for u = 0 where the normal quantile has no value: half of the smallest step of a 53-bit number."""
 _MEAN_POINTS: Final = 10_000
+_OUTPUT_OF_OTHERS: Final = {"score": 1.0, "tokenize": 0.0, "embed": 0.0, "rerank": 0.0, "pooling": 0.0}
+"""Output tokens of kinds that generate none, or the one without which a server does not answer."""
 
 
 def quantile(lengths: Lengths, u: float) -> int:
@@ -74,6 +76,23 @@ def mean(lengths: Lengths) -> float:
             return sum(at((i + 0.5) / _MEAN_POINTS) for i in range(_MEAN_POINTS)) / _MEAN_POINTS
         case _:
             assert_never(lengths)
+
+
+def mean_prompt(workload: Workload) -> float:
+    """The mean number of tokens that a request of this workload sends: of all its inputs, and a completion to score."""
+    if workload.kind == "transcribe":
+        return 0.0
+    prompt = mean(workload.prompt_tokens) * (workload.inputs + (workload.kind == "rerank"))
+    if workload.kind == "score" and workload.output_tokens is not None:
+        prompt += mean(workload.output_tokens)
+    return prompt
+
+
+def mean_output(workload: Workload) -> float | None:
+    """The mean number of tokens that a request asks for; None where the model ends by itself."""
+    if workload.kind in LENGTHS_ASKED:
+        return None if workload.output_tokens is None else mean(workload.output_tokens)
+    return _OUTPUT_OF_OTHERS.get(workload.kind)
 
 
 def _constant(value: int) -> Callable[[float], int]:

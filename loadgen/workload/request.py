@@ -47,18 +47,25 @@ def text_of(message: Message) -> str:
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What request `index` of a run asks. Exactly one of `messages` and `prompt` is given.
+    """What request `index` of a run asks. One of `messages`, `prompt` and `inputs` is given;
+    to rerank there are `inputs`, the documents, and `prompt`, the query.
 
-    `prompt_tokens` is what the workload aimed at (the template's tokens included), `output_tokens` what it asks for;
-    None where it asks for nothing particular.
+    `prompt_tokens` is what the workload aimed at (the template's tokens included, of all inputs together),
+    `output_tokens` what it asks for; None where it asks for nothing particular.
     """
 
     index: int
     messages: tuple[Message, ...] | None = None
     prompt: str | tuple[int, ...] | None = None
-    """Text, or token ids, for `kind = "completion"`."""
+    """Text, or token ids."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    most_output_tokens: int | None = None
+    """The most that is allowed, where the target cannot be asked for an exact number."""
+    inputs: tuple[str | tuple[int, ...], ...] | None = None
+    """Several texts, or lists of token ids, that are answered each for itself."""
+    scored_tokens: int | None = None
+    """How many tokens at the end of `prompt`, which is token ids, are a completion to be scored."""
 
 
 class Tokenization(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ HEAD_BITS: Final = 64
 ASSUMED_VOCABULARY_SIZE: Final = 1_000
 """Token ids that every vocabulary in use has, where its size is not known."""
 
+_SEVERAL: Final = ("embed", "rerank", "pooling")
 _FEWEST_HEADS: Final = 64
 _FEWEST_FIRSTS: Final = 16
 
@@ -47,12 +48,19 @@ class SyntheticWorkload:
     **Beside the text.** A chat begins with the profile's system message, the same in all, and its user message
     holds the images, then the sounds, then the text; without these its content is the text alone. Their tokens
     come on top of the drawn length.
+
+    **Of other kinds** than chats and completions, a request to score is one text of token ids, as long as prompt
+    and completion together; one to embed, pool or rerank has inputs, and a query, that are each drawn like a prompt;
+    one to transcribe is a sound.
     """
 
     def __init__(self, workload: profile.Workload, tokenization: Tokenization, nonce: int) -> None:
         """Raises LoadgenError where the profile wants images and there is no Pillow."""
         seed = workload.seed
-        self._chat = workload.kind == "chat"
+        self._kind = workload.kind
+        self._chat = workload.kind in profile.CONVERSATIONS
+        self._asks_length = workload.kind in profile.LENGTHS_ASKED
+        self._inputs = workload.inputs
         self._prompt_length = inverse_cdf(workload.prompt_tokens)
         self._prompt_length_key = hash_key(seed, Purpose.PROMPT_LENGTH)
         self._output_length = None if workload.output_tokens is None else inverse_cdf(workload.output_tokens)
@@ -68,16 +76,38 @@ class SyntheticWorkload:
 
     def request(self, index: int) -> Request:
         """Request `index`; `prompt_tokens` and `output_tokens` are the lengths as drawn."""
+        if self._kind in _SEVERAL:
+            return self._several(index)
+        if self._kind == "transcribe" and self._media is not None:
+            return Request(index, (Message("user", self._media.parts(index)),))
         prompt_tokens = self._prompt_length(fraction(self._prompt_length_key, index))
         output_tokens = None
         if self._output_length is not None:
             output_tokens = self._output_length(fraction(self._output_length_key, index))
+        if self._kind == "score" and output_tokens is not None:
+            length = prompt_tokens + output_tokens
+            return Request(index, None, self._prompt(index, length), length, scored_tokens=output_tokens)
         prompt = self._prompt(index, prompt_tokens)
+        asked = output_tokens if self._asks_length else None
         if self._chat and isinstance(prompt, str):
             user = Message("user", prompt if self._media is None else (*self._media.parts(index), Text(prompt)))
             messages = (user,) if self._system is None else (self._system, user)
-            return Request(index, messages, None, prompt_tokens, output_tokens)
-        return Request(index, None, prompt, prompt_tokens, output_tokens)
+            if self._kind == "messages":
+                return Request(index, messages, None, prompt_tokens, most_output_tokens=output_tokens)
+            return Request(index, messages, None, prompt_tokens, asked)
+        return Request(index, None, prompt, prompt_tokens, asked)
+
+    def _several(self, index: int) -> Request:
+        """Inputs that are each drawn by a number of its own, so that none comes twice in a run."""
+        queries = int(self._kind == "rerank")
+        each = queries + self._inputs
+        numbers = range(index * each, (index + 1) * each)
+        lengths = [self._prompt_length(fraction(self._prompt_length_key, number)) for number in numbers]
+        texts = tuple(self._prompt(number, length) for number, length in zip(numbers, lengths, strict=True))
+        if queries:
+            # How often a server counts the query is its model's affair, so the tokens asked for are not known.
+            return Request(index, prompt=texts[0], inputs=texts[1:])
+        return Request(index, prompt_tokens=sum(lengths), inputs=texts)
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,7 @@ class Build:
         prompt: int | None = None,
         prompt_asked: int | None = None,
         message: str = "",
+        **seen: Any,
     ) -> Outcome:
         """A request intended `at` seconds after the origin.
 
@@ -65,6 +67,7 @@ class Build:
         tokens: when its token-bearing chunks came, from its intended start.
         took: from its intended start to its end; by default to its last chunk.
         output: the server's count; None where it told none.
+        seen: further fields of the exchange.
         """
         intended = ORIGIN_NS + ns(at)
         admitted = None if queued is None else intended + ns(queued)
@@ -80,6 +83,7 @@ class Build:
             output_tokens=output,
             prompt_tokens=prompt,
             message=message,
+            **seen,
         )
         return Outcome(0, index, account, intended, admitted, sent, end, prompt_asked, asked, exchange)
 

@@ -54,12 +54,33 @@ def test_every_kind_of_record_comes_back_as_it_was(build: Any, tmp_path: Path) -
 
 def test_a_delta_of_before_the_words_of_failures_were_kept_can_be_read(build: Any, tmp_path: Path) -> None:
     delta = build.delta(build.outcome(account=FAILED + "http_503", tokens=(), message="overloaded"))
-    *older, words = msgspec.msgpack.decode(msgspec.msgpack.encode(delta))
-    assert words == {"http_503": "overloaded"}
+    *older, words, labels, retries = msgspec.msgpack.decode(msgspec.msgpack.encode(delta))
+    assert (words, labels, retries) == ({"http_503": "overloaded"}, [], 0)
     body = msgspec.msgpack.encode(older)
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "stage-0000.msgpack").write_bytes(len(body).to_bytes(4, "little") + body)
     assert list(read_stage(tmp_path, 0)) == [replace(delta, messages={})]
+
+
+@pytest.mark.parametrize(
+    ("workload", "target", "streamed", "items"),
+    [
+        ({}, {}, True, None),
+        ({"kind": "completion"}, {"stream": True}, True, None),
+        ({"kind": "chat"}, {"stream": False}, False, None),
+        ({"kind": "choice"}, {"stream": True}, False, None),
+        ({"kind": "tokenize"}, {}, False, None),
+        ({"kind": "score"}, {}, False, "scored tokens"),
+        ({"kind": "embed"}, {}, False, "vectors"),
+        ({"kind": "responses"}, {"stream": True}, True, None),
+        ({"kind": "transcribe"}, {"stream": False}, False, "seconds of sound"),
+    ],
+)
+def test_a_header_tells_by_the_kind_of_workload_what_answers_are_like(
+    build: Any, workload: dict[str, str], target: dict[str, bool], streamed: bool, items: str | None
+) -> None:
+    header = build.header(workload=workload, target=target)
+    assert (header.streamed, header.items) == (streamed, items)
 
 
 def test_a_stage_has_a_file_of_its_own(build: Any, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadgen.metrics.summary import Latencies, Stationary, Summary, TargetStart, Throughput, Tokens
+from loadgen.metrics.summary import Items, Latencies, Stationary, Summary, TargetStart, Throughput, Tokens
 from loadgen.report.console import render_summary
 
 
@@ -187,6 +187,25 @@ def test_a_closed_loop_shows_its_slots(build: Any) -> None:
 def test_goodput_is_shown_where_it_is_known(build: Any) -> None:
     rates = Throughput(requests=19.8, output_tokens=1.0, prompt_tokens=1.0, goodput=17.5)
     assert "19.8 requests/s, goodput 17.5/s" in told(build.summary(build.stage(throughput=rates)))
+
+
+def test_labels_are_shown_with_their_shares_the_most_frequent_first(build: Any) -> None:
+    text = told(build.summary(build.stage(labels={"no": 250, "yes": 750})))
+    assert "yes 750 (75 %), no 250 (25 %)" in row(text, "labels")
+
+
+def test_vectors_are_shown_by_request_and_by_second(build: Any) -> None:
+    rates = Throughput(requests=19.8, output_tokens=0.0, prompt_tokens=1.0, items=158.0)
+    items = Items(what="vectors", mean=8.0, dimensions=256.0)
+    text = told(build.summary(build.stage(throughput=rates, items=items, tokens=Tokens(counted_by="none", prompt=9.0))))
+    assert "8.00 a request of 256 dimensions" in row(text, "vectors")
+    assert "158 vectors/s" in text
+    assert row(text, "tokens").split() == ["tokens", "prompt", "9.00"]
+
+
+def test_retries_are_told_where_there_were_any(build: Any) -> None:
+    assert row(told(build.summary(build.stage(retries=1200))), "retries").split()[1] == "1,200"
+    assert "retries" not in told(build.summary(build.stage()))
 
 
 # --- several stages ---------------------------------------------------------------------------------------------------

@@ -51,6 +51,22 @@ async def test_errors_come_at_their_rate_in_a_pattern_that_the_seed_repeats():
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(("status", "said"), [(429, "7"), (503, "7"), (500, None)])
+async def test_an_error_says_when_to_come_back_where_it_may_and_is_asked_to(status, said):
+    async with _session(error_rate=1.0, error_status=status, retry_after=7) as session:
+        for path, body in ((PATH, BODY), ("/v1/embeddings", {"input": "a"}), ("/v1/messages", {})):
+            async with session.post(path, json=body) as response:
+                assert (response.status, response.headers.get("Retry-After")) == (status, said)
+    async with _session(error_rate=1.0, error_status=status) as session, session.post(PATH, json=BODY) as response:
+        assert "Retry-After" not in response.headers
+
+
+def test_a_time_to_come_back_is_not_negative():
+    with pytest.raises(ValueError, match="retry_after"):
+        SimFaults(retry_after=-1)
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_aborted_answer_is_truncated_and_says_so(stream):
     body = BODY | {"stream": stream, "return_token_ids": True}

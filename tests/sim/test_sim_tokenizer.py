@@ -37,6 +37,12 @@ def test_the_chat_template_costs_a_few_tokens_a_message():
     assert tokenizer.count_chat(messages, generation_prompt=False) == 11
 
 
+@given(st.lists(st.tuples(st.text("ab \n"), st.text("ab \n"))), st.integers(0, 1), st.integers(0, 1), st.booleans())
+def test_a_rendered_chat_is_the_text_of_its_tokens(messages, images, audio, prompted):
+    settings = {"images": images, "audio": audio, "generation_prompt": prompted}
+    assert tokenizer.render_chat(messages, **settings) == tokenizer.decode(tokenizer.encode_chat(messages, **settings))
+
+
 def test_each_image_and_each_sound_of_a_chat_costs_a_fixed_number_of_tokens():
     messages = [("user", "hi")]
     ids = tokenizer.encode_chat(messages, images=2, audio=1)

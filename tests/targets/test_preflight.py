@@ -286,3 +286,45 @@ async def test_the_server_tokenizes_a_conversation():
 async def test_a_server_that_does_not_tokenize_says_nothing(answer):
     said, _ = await tokenized(answer, prompt="a")
     assert said is None
+
+
+# --- kinds whose answers are whole ------------------------------------------------------------------------------------
+
+CHOICE = Workload(kind="choice", labels=("yes", "no"))
+SAYS = {"choices": [{"message": {"content": "no"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}
+
+
+async def test_a_choice_that_the_server_constrains_is_fine():
+    info, trials = await checked(FakeVllm(**{CHAT: reply(200, SAYS)}), CHOICE)
+    assert info.warnings == ()
+    assert trials[0]["structured_outputs"] == {"choice": ["yes", "no"]}
+
+
+async def test_an_old_server_is_asked_for_labels_in_its_own_way():
+    old = FakeVllm(**{CHAT: reply(200, SAYS), "/version": reply(200, {"version": "0.8.5"})})
+    _, trials = await checked(old, CHOICE)
+    assert trials[0]["guided_choice"] == ["yes", "no"]
+
+
+async def test_a_server_that_ignores_the_constraint_is_refused():
+    rambling = {"choices": [{"message": {"content": "Well, no"}, "finish_reason": "length"}]}
+    told = await refusal(FakeVllm(**{CHAT: reply(200, rambling)}), CHOICE)
+    assert 'not a label: the answer is no label: "Well, no"; this server does not constrain answers' in told
+
+
+async def test_what_generates_nothing_is_not_said_to_lack_a_stream_or_a_count_of_output():
+    server = FakeVllm(**{"/v1/embeddings": reply(200, {"data": [{"embedding": [1]}], "usage": {"prompt_tokens": 3}})})
+    async with serving(server) as loopback:
+        trial = Request(index=0, inputs=("hello",))
+        info = await check_http(HttpTarget(url=loopback.url), Workload(kind="embed"), trial, MonotonicClock())
+    assert info.warnings == ()
+
+
+async def test_a_server_without_the_endpoint_of_a_kind_is_told_with_the_kind():
+    trial = Request(index=0, inputs=("hello",))
+    async with serving(FakeVllm()) as loopback:
+        target = HttpTarget(url=loopback.url)
+        with pytest.raises(
+            TargetError, match="/v1/embeddings: status 404: Not Found; check that its model is made for"
+        ):
+            await check_http(target, Workload(kind="embed"), trial, MonotonicClock())

@@ -266,6 +266,58 @@ def test_a_system_message_and_media_leave_the_text_as_it_is() -> None:
     assert [content(laden.request(i)) for i in range(20)] == [content(plain.request(i)) for i in range(20)]
 
 
+# --- other kinds ------------------------------------------------------------------------------------------------------
+
+
+@given(indices)
+def test_a_request_to_score_is_prompt_and_completion_of_ids_in_one(index: int) -> None:
+    profile = Workload(
+        kind="score", prompt_format="tokens", prompt_tokens=Uniform(min=1, max=50), output_tokens=Uniform(min=1, max=9)
+    )
+    alike = Workload(kind="completion", prompt_tokens=profile.prompt_tokens, output_tokens=profile.output_tokens)
+    request, lengths = (SyntheticWorkload(one, TOY, 0).request(index) for one in (profile, alike))
+    assert request.scored_tokens == lengths.output_tokens
+    assert len(ids(request)) == request.prompt_tokens == lengths.prompt_tokens + lengths.output_tokens
+    assert request.output_tokens is None
+
+
+def test_the_inputs_of_a_request_to_embed_are_prompts_that_come_once_in_a_run() -> None:
+    profile = Workload(kind="embed", inputs=3, prompt_tokens=Uniform(min=60, max=90))
+    requests = [SyntheticWorkload(profile, TOY, 0).request(index) for index in range(200)]
+    inputs = [text for request in requests for text in request.inputs or () if isinstance(text, str)]
+    assert len(set(inputs)) == len(inputs) == 600
+    for request in requests:
+        assert request.prompt_tokens == sum(toy_count(str(text)) + SPECIAL for text in request.inputs or ())
+        assert (request.messages, request.prompt, request.output_tokens) == (None, None, None)
+
+
+@pytest.mark.parametrize("kind", ["choice", "tokenize"])
+def test_a_kind_that_needs_no_length_asks_for_none(kind: str) -> None:
+    labels = ("yes", "no") if kind == "choice" else ()
+    request = SyntheticWorkload(Workload(kind=kind, labels=labels), TOY, 0).request(1)  # type: ignore[arg-type]
+    assert request.output_tokens is None
+    assert (request.messages is None) == (kind == "tokenize")
+
+
+def test_a_request_to_rerank_has_a_query_of_its_own_and_documents() -> None:
+    workload = SyntheticWorkload(Workload(kind="rerank", inputs=3, prompt_tokens=40), TOY, 0)
+    texts = [text for index in range(50) for r in [workload.request(index)] for text in (r.prompt, *(r.inputs or ()))]
+    assert len(set(texts)) == len(texts) == 50 * 4
+    assert workload.request(0).prompt_tokens is None  # servers differ in how often they count the query
+
+
+def test_a_request_to_transcribe_is_a_sound_alone() -> None:
+    workload = SyntheticWorkload(Workload(kind="transcribe", audio=Audio(seconds=0.01)), TOY, 0)
+    (message,) = workload.request(3).messages or ()
+    assert [type(part) for part in message.content] == [parts.Audio]
+    assert workload.request(3) == workload.request(3) != workload.request(4)
+
+
+def test_a_message_asks_for_a_maximum_and_for_no_exact_length() -> None:
+    request = SyntheticWorkload(Workload(kind="messages", output_tokens=9), TOY, 0).request(1)
+    assert (request.output_tokens, request.most_output_tokens) == (None, 9)
+
+
 # --- sources ----------------------------------------------------------------------------------------------------------
 
 

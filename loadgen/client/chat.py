@@ -1,0 +1,73 @@
+"""One chat: its fields, its answer, and where its labels are wanted, their constraint and their log-probabilities."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.client.answers import read_chat
+from loadgen.client.connection import Connection
+from loadgen.client.label_logprobs import Way, label_logprobs
+from loadgen.client.labels import check_answer, check_labels, fields_for, usable_constraint, without_unwanted
+from loadgen.client.scoring import prompt_of
+from loadgen.client.tokens import check_text
+from loadgen.client.types import ChatResponse, Messages, messages_of
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """How a chat is to be answered; None: as the server does by default."""
+
+    max_tokens: int | None = None
+    """None: as the client was made."""
+    temperature: float | None = None
+    logprobs: bool = False
+    top_logprobs: int = 5
+    label_logprobs: Way | None = None
+    extra_body: Mapping[str, Any] | None = None
+
+
+async def chat(
+    connection: Connection, messages: Messages, labels: Sequence[str] | None, wishes: Wishes
+) -> ChatResponse:
+    """What `VLLMClient.achat` promises."""
+    turns = messages_of(messages)
+    fields = _fields(connection, wishes)
+    if labels is None:
+        if wishes.label_logprobs is not None:
+            raise ValueError("label_logprobs needs constrain_labels")
+        return read_chat(await connection.chat(turns, fields), _asked(connection))
+    labels = check_labels(labels)
+    way = wishes.label_logprobs or ("auto" if wishes.logprobs else None)
+    if way is not None:
+        check_text(turns)
+    field, constraint = await usable_constraint(connection)
+    raw = await connection.chat(turns, without_unwanted(fields) | fields_for(field, labels))
+    response = read_chat(raw, _asked(connection))
+    check_answer(connection, response, labels)
+    if way is None:
+        return response
+    prompt = await prompt_of(connection, turns, fields)
+    told = response.logprobs if way == "auto" else None
+    found = await label_logprobs(connection, prompt, labels, constraint, told)
+    return msgspec.structs.replace(response, label_logprobs=found)
+
+
+def _fields(connection: Connection, wishes: Wishes) -> dict[str, Any]:
+    """The body's fields: the client's own first, then those of the call."""
+    settings = connection.settings
+    fields: dict[str, Any] = {"max_tokens": settings.max_tokens} | settings.extra_body
+    if wishes.max_tokens is not None:
+        fields["max_tokens"] = wishes.max_tokens
+    if wishes.temperature is not None:
+        fields["temperature"] = wishes.temperature
+    if wishes.logprobs:
+        # The ids of the tokens come beside their texts only when they are asked for.
+        fields |= {"logprobs": True, "top_logprobs": wishes.top_logprobs, "return_token_ids": True}
+    fields |= wishes.extra_body or {}
+    if "max_completion_tokens" in fields:
+        fields.pop("max_tokens", None)
+    return fields
+
+
+def _asked(connection: Connection) -> str:
+    return f"POST {connection.server.api('chat/completions')}"

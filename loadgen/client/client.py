@@ -1,0 +1,245 @@
+"""The client: a server's calls, asynchronous and synchronous, over the HTTP target that also carries the load."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from anyio.from_thread import BlockingPortal
+
+from loadgen.client.blocking import blocking, portal
+from loadgen.client.chat import Wishes, chat
+from loadgen.client.connection import Connection, Known, Settings, open_connection
+from loadgen.client.embedding import embed
+from loadgen.client.label_logprobs import Way
+from loadgen.client.labels import constraint_of
+from loadgen.client.scoring import score
+from loadgen.client.tokens import detokenize, tokenize
+from loadgen.client.types import (
+    ChatResponse,
+    EmbeddingResponse,
+    Messages,
+    ModelInfo,
+    ScoringResponse,
+    Tokenized,
+)
+from loadgen.profile import HttpTarget
+
+
+class VLLMClient:
+    """A client of one vLLM server.
+
+    `async with` and `with` keep connections from one call to the next, in the running event loop (asyncio's or
+    uvloop's) and in a thread of the client's own; both close them at the end of the block. Without either each call
+    opens what it needs and closes it. The calls may be made by many tasks, or threads, at once. What is asked of the
+    server once (its model, what it makes of constraints) is remembered as long as the client lives.
+
+    Every failure is an exception: `RequestError` with kind, status and the server's words. A fault of the caller's own
+    is a `ValueError`, an image or sound that cannot be read a `PromptError`.
+    """
+
+    def __init__(
+        self,
+        model: str = "auto",
+        base_url: str = "http://localhost:8000/v1",
+        *,
+        api_key: str | None = None,
+        timeout: float = 120.0,
+        max_tokens: int = 256,
+        extra_body: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`model`: `auto` is the first that the server serves. `base_url`: with or without `/v1`. `api_key`: the key
+        itself. `timeout`: seconds for each request, its answer included. `max_tokens`: of an answer, where a call does
+        not say otherwise. `extra_body`: fields of the body of every chat; they take the place of ours.
+
+        Raises:
+            ValueError: the address is none, a number is not positive, or the answers are to be streamed.
+        """
+        for name, number in (("timeout", timeout), ("max_tokens", max_tokens)):
+            if not number > 0:
+                raise ValueError(f"{name} = {number!r}: must be above 0")
+        target = HttpTarget(url=base_url, stream=False)
+        self._settings = Settings(model, target, api_key, timeout, max_tokens, _checked(extra_body))
+        self._known = Known()
+        self._open: dict[asyncio.AbstractEventLoop, tuple[Connection, AsyncExitStack]] = {}
+        self._held: tuple[BlockingPortal, ExitStack] | None = None
+
+    def __repr__(self) -> str:
+        return f"VLLMClient(model={self._settings.model!r}, base_url={self._settings.target.url!r})"
+
+    # --- the calls ----------------------------------------------------------------------------------------------------
+
+    async def achat(
+        self,
+        messages: Messages,
+        *,
+        constrain_labels: Sequence[str] | None = None,
+        label_logprobs: Way | None = None,
+        logprobs: bool = False,
+        top_logprobs: int = 5,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+    ) -> ChatResponse:
+        """The model's answer to a conversation, or to one user message.
+
+        With `constrain_labels` the answer is exactly one of these labels, without JSON around it. Which field of the
+        body asks for that is chosen by the server's version, and tried once with a label that no model would say;
+        `ignore_eos` and `min_tokens` are then never sent.
+
+        `logprobs` asks for the log-probability of each token and of the `top_logprobs` likeliest in its place. With
+        labels it also gives `label_logprobs`: of each label the log-probability that the model, free to say anything,
+        answers it and ends. Those are the model's own, before the constraint; they sum to at most 1 as probabilities,
+        and to far less where the model would rather say something else. Divide by their sum for the shares among the
+        labels. `label_logprobs = "auto"` takes them from the answer's own log-probabilities where they suffice, and
+        scores the other labels; `"exact"` scores each, one short request a label. vLLM tells the log-probabilities of a
+        constrained answer after the constraint has masked what it does not allow; where the trial shows that, `"auto"`
+        scores each label too, and `logprobs` is of the model under the constraint.
+
+        `temperature`, `max_tokens` and `extra_body` are of this call; absent, the server's or the client's own.
+
+        Raises:
+            LabelError: `no_constraint`: the server cannot constrain; `not_a_label`: the answer is no label, as one cut
+                off by `max_tokens`.
+            RequestError: there is no good answer.
+            ValueError: there are no messages, labels are empty, twice or with space around them, or what is asked for
+                does not go together.
+            PromptError: an image or sound cannot be read.
+        """
+        wishes = Wishes(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
+            label_logprobs=label_logprobs,
+            extra_body=_checked(extra_body),
+        )
+        async with self._connection() as connection:
+            return await chat(connection, messages, constrain_labels, wishes)
+
+    async def ascore(self, prompt: Messages, completion: str, *, top_logprobs: int = 0) -> ScoringResponse:
+        """The log-probability of each token of `completion` after `prompt`.
+
+        A prompt that is a text is sent as it is; messages are rendered by the server's own chat template, up to where
+        the answer begins. `merged` tells where prompt and completion share a token at their border. `top_logprobs`:
+        how many of the likeliest tokens to tell in each place.
+
+        Raises:
+            RequestError: there is no good answer.
+            ValueError: the completion is empty, the prompt has no token, or messages hold more than text.
+        """
+        async with self._connection() as connection:
+            return await score(connection, prompt, completion, top_logprobs)
+
+    async def atokenize(self, text: str, context: str | None = None, *, add_special_tokens: bool = True) -> Tokenized:
+        """The tokens of a text; with a context those that the text adds after it.
+
+        Where a merge crosses the border, `tokens` are those that come in the place of the context's last ones, which
+        are `replaced`, and `merged` is true. `add_special_tokens`: let the tokenizer put its own, such as one for the
+        begin of the text, before it (or before the context).
+
+        Raises:
+            RequestError: there is no good answer.
+        """
+        async with self._connection() as connection:
+            return await tokenize(connection, text, context, add_special_tokens)
+
+    async def adetokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids. Raises RequestError."""
+        async with self._connection() as connection:
+            return await detokenize(connection, ids)
+
+    async def aembed(self, texts: str | Sequence[str]) -> EmbeddingResponse:
+        """The vector of each text, in one request.
+
+        Raises:
+            RequestError: there is no good answer; a server of a model that generates has no embeddings.
+            ValueError: there is no text.
+        """
+        async with self._connection() as connection:
+            return await embed(connection, texts)
+
+    async def amodels(self) -> tuple[ModelInfo, ...]:
+        """What the server serves, at least one model. Raises RequestError."""
+        async with self._connection() as connection:
+            return await connection.models()
+
+    async def asupports_bare_label_constraint(self) -> bool:
+        """Whether `constrain_labels` holds on this server: one trial, remembered. Raises RequestError."""
+        async with self._connection() as connection:
+            return (await constraint_of(connection)).field is not None
+
+    chat = blocking(achat)
+    score = blocking(ascore)
+    tokenize = blocking(atokenize)
+    detokenize = blocking(adetokenize)
+    embed = blocking(aembed)
+    models = blocking(amodels)
+
+    @property
+    def supports_bare_label_constraint(self) -> bool:
+        """`asupports_bare_label_constraint`, and wait for it where it is not known yet."""
+        if self._known.constraint is not None:
+            return self._known.constraint.field is not None
+        return _supports(self)
+
+    # --- what is open -------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        if loop in self._open:
+            raise RuntimeError("this client is open in this event loop already")
+        stack = AsyncExitStack()
+        self._open[loop] = (await stack.enter_async_context(open_connection(self._settings, self._known)), stack)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _, stack = self._open.pop(asyncio.get_running_loop())
+        await stack.aclose()
+
+    def __enter__(self) -> Self:
+        if self._held is not None:
+            raise RuntimeError("this client is open already")
+        with ExitStack() as stack:
+            into = stack.enter_context(portal())
+            stack.enter_context(into.wrap_async_context_manager(self))
+            self._held = (into, stack.pop_all())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._held is not None
+        _, stack = self._held
+        self._held = None
+        stack.__exit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        """The connections of the running loop, or, where there are none, some for this call."""
+        if held := self._open.get(asyncio.get_running_loop()):
+            yield held[0]
+            return
+        async with open_connection(self._settings, self._known) as connection:
+            yield connection
+
+    @contextmanager
+    def _portal(self) -> Iterator[BlockingPortal]:
+        if self._held is not None:
+            yield self._held[0]
+            return
+        with portal() as into:
+            yield into
+
+
+_supports = blocking(VLLMClient.asupports_bare_label_constraint)
+
+
+def _checked(extra_body: Mapping[str, Any] | None) -> dict[str, Any]:
+    fields = dict(extra_body or {})
+    if fields.get("stream"):
+        raise ValueError("extra_body.stream: the client reads whole answers")
+    return fields

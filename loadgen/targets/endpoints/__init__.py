@@ -1,0 +1,1 @@
+"""The endpoints of a server by kind of workload: what is sent there, and how a whole answer is read."""
