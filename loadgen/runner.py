@@ -241,7 +241,12 @@ class StageRunner:
             drain_until_ns = self._drain_until(ended.stop_ns, ended.ended_by)
             await self._pool.stop(Stop(self._stage, ended.stop_ns, drain_until_ns))
             tasks.cancel_scope.cancel()
-        intended = self._pool.started[self._stage] if ended.intended is None else ended.intended
+        # What a worker sent before it learnt of the stop was intended after all.
+        intended = (
+            self._pool.started[self._stage]
+            if ended.intended is None
+            else ended.intended + self._pool.overtaken[self._stage]
+        )
         self._recorder.stage_ended(StageEnd(self._stage, ended.stop_ns, intended, ended.ended_by))
 
     async def _halted_before(self, instant_ns: int) -> bool:

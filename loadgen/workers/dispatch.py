@@ -130,7 +130,7 @@ class Dispatcher:
         run = self._runs[stop.stage]
         run.stopped = True
         run.stop_ns = stop.stop_ns
-        self._release(self._clock.now_ns())
+        self._release(min(self._clock.now_ns(), stop.stop_ns))
         recalled = [job for job in self._due if job.run is run and job.intended_ns > stop.stop_ns]
         recalled.extend(run.prefetched)
         run.prefetched.clear()

@@ -114,6 +114,8 @@ class Pool:
         self.started: defaultdict[int, int] = defaultdict(int)
         """By stage, the closed-loop jobs that have started."""
         self.last_start_ns: defaultdict[int, int] = defaultdict(int)
+        self.overtaken: defaultdict[int, int] = defaultdict(int)
+        """By stage, the jobs due after its stop that a worker had sent by the time it learnt of the stop."""
 
     @property
     def size(self) -> int:
@@ -299,8 +301,11 @@ class Pool:
             case Snapshot():
                 self._recorder.worker(message.stats)
                 for delta in message.deltas:
+                    stop = self._stop_messages.get(delta.stage)
                     for index in delta.ended:
-                        port.outstanding.pop(index, None)
+                        job = port.outstanding.pop(index, None)
+                        if stop is not None and job is not None and (job.intended_ns or 0) > stop.stop_ns:
+                            self.overtaken[delta.stage] += 1
                     self._recorder.apply(delta, port.worker, self._clock.now_ns())
             case Returned():
                 for index in message.indices:
