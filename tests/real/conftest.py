@@ -77,24 +77,17 @@ def made_model(script: str, kept_at: str, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-@pytest.fixture
-def engine_args() -> dict[str, Any]:
-    """For `target.engine_args`, or vLLM's `AsyncEngineArgs`: what starts fastest on a CPU."""
-    return dict(ENGINE_ARGS)
+@pytest.fixture(scope="session", autouse=True)
+def environment() -> Iterator[None]:
+    """What an engine on a CPU needs of the environment, also one in the process of these tests.
 
-
-@pytest.fixture
-def engine_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Sets, for the length of a test, what an engine on a CPU needs of the environment, and yields it.
-
-    The sockets of engines lie in a temporary folder of their own, `VLLM_RPC_BASE_PATH`.
+    The sockets of engines lie in a temporary folder of their own, `VLLM_RPC_BASE_PATH`: not pytest's, since the path of
+    a socket must be short.
     """
-    # Not pytest's own temporary folder: the path of a socket must be short.
-    with tempfile.TemporaryDirectory(prefix="vllm-") as sockets:
-        environment = ENGINE_ENVIRONMENT | {"VLLM_RPC_BASE_PATH": sockets}
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        yield environment
+    with tempfile.TemporaryDirectory(prefix="vllm-") as sockets, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**ENGINE_ENVIRONMENT, "VLLM_RPC_BASE_PATH": sockets}.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")

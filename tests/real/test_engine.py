@@ -106,8 +106,14 @@ def test_an_unknown_engine_argument_is_refused_by_name_with_a_near_miss(tiny_mod
         anyio.run(engine.start)
 
 
-def test_a_model_that_is_not_there_is_told_in_one_line(tmp_path):
+def test_a_folder_that_is_not_there_is_told_at_once(tmp_path):
     engine = Engine(EngineTarget(model=str(tmp_path / "nothing"), engine_args=ENGINE_ARGS), None)
+    with pytest.raises(TargetError, match=r"there is no folder .*nothing$"):
+        anyio.run(engine.start)
+
+
+def test_a_folder_without_a_model_is_told_in_one_line(tmp_path):
+    engine = Engine(EngineTarget(model=str(tmp_path), engine_args=ENGINE_ARGS), None)
     with pytest.raises(TargetError, match="the engine did not start") as refusal:
         anyio.run(engine.start)
     assert "\n" not in str(refusal.value)

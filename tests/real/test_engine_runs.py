@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from conftest import ENGINE_ARGS, ENGINE_ENVIRONMENT
+from conftest import ENGINE_ARGS
 
 from loadgen.metrics.records import Record
 from loadgen.metrics.summary import Stage
@@ -30,11 +30,10 @@ OUTPUT_TOKENS = 32
 
 @pytest.fixture(autouse=True, scope="module")
 def folders() -> Iterator[Path]:
-    """Where the workers of these tests make their folders, in vLLM's environment; all of it is told apart by that from
+    """Where the workers of these tests make their folders; all that is theirs is told apart by that from
     what others run on this machine."""
     with tempfile.TemporaryDirectory(prefix="t-") as folder, pytest.MonkeyPatch.context() as patch:
-        for name, value in {**ENGINE_ENVIRONMENT, "TMPDIR": folder}.items():
-            patch.setenv(name, value)
+        patch.setenv("TMPDIR", folder)
         yield Path(folder)
 
 
@@ -126,19 +125,7 @@ def records_of(folder: Path) -> list[Record]:
 def ran(tiny_model, tmp_path_factory, folders) -> Ran:
     """The ready profile on the tiny model: 4/s for 5 s."""
     folder = tmp_path_factory.mktemp("engine") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENGINE_ENVIRONMENT.items():
-            patch.setenv(name, value)
-        return run(
-            folder,
-            "engine",
-            "--rate",
-            "4",
-            "--duration",
-            "5s",
-            *options(tiny_model, load__kind="constant"),
-            timeout=240,
-        )
+    return run(folder, "engine", "--rate=4", "--duration=5s", *options(tiny_model, load__kind="constant"), timeout=240)
 
 
 def test_a_run_measures_what_it_does_over_http(ran):
