@@ -40,7 +40,8 @@ _CAUSES: Final = (
     ),
     (
         r"safetensors|does not appear to have|Can't load|couldn't connect|Repository Not Found|HFValidationError|"
-        r"model_type|Invalid repository ID|not recognize this architecture|not a valid model identifier|Error no file|loading state_dict|"
+        r"Invalid repository ID|model_type|not recognize this architecture|not a valid model identifier|Error no file|"
+        r"loading state_dict|"
         r"LocalEntryNotFound",
         "the model could not be loaded: check target.model",
     ),
