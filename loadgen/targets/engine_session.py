@@ -14,14 +14,13 @@ from loadgen.metrics.outcome import Exchange
 from loadgen.profile import EngineTarget, Workload
 from loadgen.targets import vllm_api
 from loadgen.targets.base import Opening
+from loadgen.targets.chunks import ABORT, SERVER_ERROR
 from loadgen.targets.engine import ENGINE_DEAD, REFUSED, Engine
 from loadgen.targets.media import decode_audio, decode_image
 from loadgen.targets.prompt import Format, Prompt, PromptError, prompt_format, render
 from loadgen.targets.sampling import Sampling, sampling_of
 from loadgen.workload.request import Request
 
-ABORT: Final = "abort"
-SERVER_ERROR: Final = "server_error"
 _DECODING_THREADS: Final = 2
 
 

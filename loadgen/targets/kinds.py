@@ -96,8 +96,8 @@ async def _check_engine(profile: Profile, clock: Clock) -> AsyncIterator[Checked
 def patience_with(target: profiles.Target) -> Patience:
     """How long a worker may take to open and to close this target."""
     if isinstance(target, EngineTarget):
-        # Beyond its own limit, which says why: here only a worker that hangs is meant.
-        return Patience(target.start_timeout.seconds + _GRACE_SECONDS, _CLOSE_ENGINE_SECONDS)
+        # Beyond its own limits, of the start and of the warm-up, which say why: here only a worker that hangs is meant.
+        return Patience(2 * target.start_timeout.seconds + _GRACE_SECONDS, _CLOSE_ENGINE_SECONDS)
     return Patience()
 
 
