@@ -32,6 +32,15 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     load: Step | Concurrency | Offline
     drained: bool = True
     """Whether the target drains after this stage before the next one begins."""
+    purpose: str | None = None
+    """What a search asks it for, such as `low load`."""
+    settings: dict[str, Any] = {}
+    """The values of the profile's swept keys, by key."""
+    repeat: int | None = None
+    """Which of the repeats of its condition this is, from 1 on."""
+    first_look_ns: int | None = None
+    """From then on, at twice, four times, ... that time, the stage is looked at, and it ends as soon as a look decides
+    its SLO or finds it unstable. None: it runs for its whole length."""
 
     @property
     def kind(self) -> str:
@@ -85,8 +94,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
         return min(bounds, default=None)
 
 
-def plan_stages(load: Load) -> tuple[StagePlan, ...]:
-    """The stages of a load, in order."""
+def plan_stages(load: Steps | Step | Concurrency | Offline | Sweep) -> tuple[StagePlan, ...]:
+    """The stages of a load that are known beforehand, in order; none of a sweep whose points are to be found."""
     if isinstance(load, Steps):
         last = len(load.steps) - 1
         return tuple(

@@ -140,11 +140,13 @@ class Items(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of sounds: mean service time by their length; below 1 is faster than speech."""
 
 
-class Stationary(msgspec.Struct, frozen=True):
+class Stationary(msgspec.Struct, frozen=True, omit_defaults=True):
     """`verdict` is `stable`, `unstable` or `too_short`; `reason` says in a sentence why, and how long would do."""
 
     verdict: str
     reason: str
+    growing: bool = False
+    """More came than went, beyond the noise, whether or not the window is long enough to rely on it."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -192,6 +194,14 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     """By label, the completed requests of the window whose answer it was; empty where answers are no labels."""
     retries: int = 0
     """How often requests were sent again since the server asked them to wait (`target.retry`)."""
+    purpose: str | None = None
+    """What a search asked this stage for, such as `low load`; None where the load itself has it."""
+    settings: dict[str, Any] = {}
+    """The values of the profile's swept keys in this stage, by key."""
+    repeat: int | None = None
+    """Which of the repeats of its condition this is, from 1 on; None where there is one only."""
+    generator_faults: list[str] = []
+    """Why the numbers of this stage are the generator's rather than the target's, a sentence each."""
     series: Series | None = None
     curves: dict[str, list[tuple[float, float]]] = {}
     """For each latency the points (fraction, seconds) of its percentile curve."""
@@ -260,6 +270,74 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     slo: SloVerdict | None = None
 
 
+class SearchPoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One stage of a search and what it told. Rates are per second; `offered` is a concurrency where that is sought."""
+
+    stage: int
+    """Its place among the run's stages, from 0 on."""
+    purpose: str
+    outcome: str
+    """`pass`, `fail` or `undecided`; `measured` where the stage was there to measure, not to decide."""
+    reason: str
+    """In a sentence, with its numbers."""
+    offered: float | None = None
+    seconds: float = 0.0
+    """Length of its arrivals."""
+
+
+class Overload(msgspec.Struct, frozen=True):
+    """What an overloaded target completes, against its saturation rate."""
+
+    offered: float
+    completed: float
+    """Requests per second, of the most overloaded stage once its slots were full."""
+    loss: float
+    """The share of the saturation rate that overload costs; 0 where it costs nothing."""
+
+
+class SearchResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a search for the saturation rate, or concurrency, found, with the evidence (docs/metrics.md)."""
+
+    kind: str
+    """`saturate`, or `sweep` where the rates of a sweep lie between measured ends."""
+    objective: str
+    """`rate` or `concurrency`: what `saturation`, `bracket` and `offered` mean."""
+    ended_by: str
+    """`found`; `undecided`: only undecided points are left; `max_time`; `interrupted`; `target`: it does not answer,
+    or fails from the first; `generator`: it was the bottleneck and the target was not reached; `killed`; `failure`."""
+    reason: str
+    """In a sentence: how the search ended and what its answer is."""
+    points: list[SearchPoint]
+    saturation: float | None = None
+    """The answer: the highest offered rate, or concurrency, that the target sustains, under the SLO if there is one."""
+    bracket: tuple[float | None, float | None] = (None, None)
+    """The highest that passed and the lowest that failed; None where there is none."""
+    tolerance: float | None = None
+    evidence: tuple[int | None, int | None] = (None, None)
+    """The stages that prove the ends of the bracket."""
+    undecided: tuple[float, float] | None = None
+    """The lowest and the highest rate between the ends that could not be decided."""
+    overload: Overload | None = None
+    knee: float | None = None
+    """Where the latency curve bends (Kneedle). For the eye only."""
+
+
+class AcrossRepeats(msgspec.Struct, frozen=True):
+    """A quantity over the repeats of a stage: its mean, and Student's 95 % interval of it; None with fewer than two."""
+
+    count: int
+    mean: float
+    ci: tuple[float, float] | None
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """The repeats of one condition. `values` by name, such as `ttft.p99` (seconds) and `throughput.requests`."""
+
+    name: str
+    stages: list[int]
+    values: dict[str, AcrossRepeats]
+
+
 class Summary(msgspec.Struct, frozen=True):
     """A whole run."""
 
@@ -273,7 +351,10 @@ class Summary(msgspec.Struct, frozen=True):
     """loadgen, Python, machine, and what the target said of itself."""
     profile: dict[str, Any]
     """As resolved and run, secrets out."""
-    search: None = None
+    search: SearchResult | None = None
+    repeats: list[Repeated] = []
+    simulated: bool = False
+    """In virtual time, on a simulated target: `loadgen simulate`."""
     interrupted: bool = False
     """A person ended the run early."""
     failure: str | None = None

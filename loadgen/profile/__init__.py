@@ -14,10 +14,13 @@ from loadgen.profile.load import (
     Offline,
     Poisson,
     Ramp,
+    Saturate,
     Step,
     Steps,
+    StopWhen,
     Sweep,
 )
+from loadgen.profile.sweep import SweepAxis
 from loadgen.profile.table import Positive, Table
 from loadgen.profile.target import (
     EngineTarget,
@@ -64,10 +67,13 @@ __all__ = [
     "Poisson",
     "Profile",
     "Ramp",
+    "Saturate",
     "SimTarget",
     "Step",
     "Steps",
+    "StopWhen",
     "Sweep",
+    "SweepAxis",
     "Target",
     "Uniform",
     "Workers",
@@ -108,6 +114,7 @@ class Profile(Table, frozen=True, kw_only=True):
     target: Target = SimTarget()
     workload: Workload = Workload()
     load: Load
+    sweep: tuple[SweepAxis, ...] = ()
     workers: Workers = Workers()
     slo: Slo | None = None
     output: Output = Output()

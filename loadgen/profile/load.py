@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from loadgen.profile.table import Fraction, Positive, Table
+from loadgen.profile.table import Fraction, Positive, Table, positive
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 
 
@@ -14,6 +14,21 @@ class AbortWhen(Table, frozen=True, kw_only=True):
 
     error_rate: Fraction
     after: Positive = 50
+
+
+class StopWhen(Table, frozen=True, kw_only=True):
+    """End a ramp at the first look, one a second, at which one of these holds over its last stretch."""
+
+    slo_missed: bool = False
+    """An SLO is missed."""
+    backlog_growing: bool = False
+    """More comes than goes, beyond the noise."""
+    error_rate: Fraction | None = None
+    """At least this share of the requests that ended failed."""
+
+    def __post_init__(self) -> None:
+        if not self.slo_missed and not self.backlog_growing and self.error_rate is None:
+            raise ValueError("needs slo_missed, backlog_growing or error_rate")
 
 
 class _Load(Table, frozen=True, kw_only=True):
@@ -26,6 +41,8 @@ class _Load(Table, frozen=True, kw_only=True):
     """How long requests are followed after the last arrival of a stage."""
     overflow: Literal["wait", "drop"] = "wait"
     abort_when: AbortWhen | None = None
+    repeat: Positive = 1
+    """How often each stage is run; where there are several, each is run once before any is run again."""
 
     def __post_init__(self) -> None:
         if self.duration is None and self.requests is None:
@@ -72,6 +89,7 @@ class Ramp(_Load, frozen=True, kw_only=True, tag_field="kind", tag="ramp"):
 
     start_rate: Rate
     end_rate: Rate
+    stop_when: StopWhen | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,17 +124,21 @@ class Offline(_Load, frozen=True, kw_only=True, tag_field="kind", tag="offline")
 
 
 class Sweep(_Load, frozen=True, kw_only=True, tag_field="kind", tag="sweep"):
-    """One stage for each of `rates` (or of `concurrency`), the target drained in between."""
+    """One stage for each of `rates` (or of `concurrency`), the target drained in between; or for each of `points`
+    rates between low load and the highest rate that the target completes, both of which are measured first."""
 
     rates: tuple[Rate, ...] = ()
     concurrency: tuple[Positive, ...] = ()
+    points: Annotated[int, msgspec.Meta(ge=2)] | None = None
+    spacing: Literal["linear", "geometric"] = "linear"
+    """How `points` are spread."""
     arrivals: Literal["constant", "poisson", "gamma"] = "poisson"
     burstiness: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if bool(self.rates) == bool(self.concurrency):
-            raise ValueError("needs either rates or concurrency")
+        if bool(self.rates) + bool(self.concurrency) + (self.points is not None) != 1:
+            raise ValueError("needs one of rates, concurrency and points")
         values: tuple[float, ...] = self.rates or self.concurrency
         if len(set(values)) != len(values):
             raise ValueError("repeats a value")
@@ -124,7 +146,32 @@ class Sweep(_Load, frozen=True, kw_only=True, tag_field="kind", tag="sweep"):
             _positive_rates(rates=rate)
 
 
-Load = Constant | Poisson | Gamma | Ramp | Steps | Concurrency | Offline | Sweep
+class Saturate(Table, frozen=True, kw_only=True, tag_field="kind", tag="saturate"):
+    """A search for the highest rate, or concurrency, that the target sustains: under the profile's SLO, or without one
+    before its queue grows. Its stages are as long as their questions need."""
+
+    objective: Literal["rate", "concurrency"] = "rate"
+    arrivals: Literal["constant", "poisson", "gamma"] = "poisson"
+    burstiness: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    start_rate: Rate | None = None
+    """The first rate tried; absent: a few times what one request after the other makes."""
+    tolerance: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
+    """The ends of the bracket lie at most this far apart, as a share, where a bisection decides."""
+    max_stage: Duration = Duration(600 * NS_PER_SECOND)
+    """The longest stage."""
+    max_time: Duration = Duration(3600 * NS_PER_SECOND)
+    """For the whole search; then the best bracket so far is the answer."""
+    drain: Duration = Duration(60 * NS_PER_SECOND)
+    overflow: Literal["wait", "drop"] = "wait"
+    abort_when: AbortWhen | None = None
+
+    def __post_init__(self) -> None:
+        if self.start_rate is not None:
+            _positive_rates(start_rate=self.start_rate)
+        positive(max_stage=self.max_stage, max_time=self.max_time)
+
+
+Load = Constant | Poisson | Gamma | Ramp | Steps | Concurrency | Offline | Sweep | Saturate
 
 
 def _positive_rates(**rates: float) -> None:
