@@ -1,12 +1,13 @@
 """The verbs of the command line. Each is a thin skin over the library, imported when the verb is used."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 import loadgen
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, ProfileError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,13 +49,17 @@ DurationOption = Annotated[str | None, typer.Option(help='Length of a stage, e.g
 
 @app.command()
 def run(
-    profile: ProfileArgument,
+    profile: Annotated[str | None, typer.Argument(help="A profile's file, or the name of a ready one.")] = None,
     target: TargetOption = None,
     model: ModelOption = None,
     rate: RateOption = None,
     duration: DurationOption = None,
     out: Annotated[Path | None, typer.Option(help="Put the files into this folder itself.")] = None,
     sets: SetOption = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with the run in this folder, which was killed or interrupted."),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No live view and no table: files and exit code.")
     ] = False,
@@ -66,8 +71,47 @@ def run(
     """
     from loadgen.interactive import run_interactively
 
-    loaded = _load(profile, _overrides(sets, target, model, rate, duration))
-    raise typer.Exit(run_interactively(loaded, out, quiet=quiet))
+    overrides = _overrides(sets, target, model, rate, duration)
+    if resume is not None:
+        if profile is not None or out is not None or overrides != _overrides(None):
+            _fail(ProfileError("--resume", ["takes no profile and changes nothing: the run goes on as it began"]))
+        if not (resume / "profile.toml").exists():
+            _fail(ProfileError(str(resume), ["holds no run to go on with"]))
+        loaded = _load(str(resume / "profile.toml"), overrides)
+        raise typer.Exit(run_interactively(loaded, resume, quiet=quiet, resume=True))
+    if profile is None:
+        _fail(ProfileError("run", ["needs a profile, or --resume with the folder of a run"]))
+    raise typer.Exit(run_interactively(_load(profile, overrides), out, quiet=quiet))
+
+
+class RouterName(StrEnum):
+    """How the router before simulated replicas chooses."""
+
+    ROUND_ROBIN = "round-robin"
+    LEAST_LOADED = "least-loaded"
+    RANDOM = "random"
+
+
+@app.command()
+def simulate(
+    profile: ProfileArgument,
+    rate: RateOption = None,
+    duration: DurationOption = None,
+    replicas: Annotated[int, typer.Option(help="How many simulated engines there are.", min=1)] = 1,
+    router: Annotated[RouterName, typer.Option(help="How requests are spread over them.")] = RouterName.ROUND_ROBIN,
+    out: Annotated[Path | None, typer.Option(help="Put the files into this folder itself.")] = None,
+    sets: SetOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No table: files and exit code.")] = False,
+) -> None:
+    """Run a load test in virtual time on simulated engines: an hour in seconds, on any machine.
+
+    Exit codes: as those of run.
+    """
+    from loadgen.interactive import simulate_interactively
+    from loadgen.simulate import Fleet
+
+    loaded = _load(profile, _overrides(sets, rate=rate, duration=duration))
+    raise typer.Exit(simulate_interactively(loaded, out, Fleet(replicas, router.value), quiet=quiet))
 
 
 @app.command()

@@ -5,8 +5,25 @@ from typing import Any
 
 import msgspec
 
-from loadgen.load.stages import StagePlan, plan_stages
-from loadgen.profile import Audio, Constant, EngineTarget, Gamma, Images, Offline, Poisson, Profile, Ramp
+from loadgen.load.program import planned
+from loadgen.load.stages import StagePlan
+from loadgen.profile import (
+    LENGTHS_ASKED,
+    Audio,
+    Constant,
+    EngineTarget,
+    Gamma,
+    Images,
+    Load,
+    Offline,
+    Poisson,
+    Profile,
+    Ramp,
+    Saturate,
+    Sweep,
+    Workload,
+)
+from loadgen.workload.dataset import Row, read_rows
 from loadgen.workload.lengths import mean_output, mean_prompt
 
 
@@ -34,6 +51,14 @@ class EnginesExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """As vLLM's `AsyncEngineArgs` get them."""
 
 
+class DatasetExpectation(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that requests come from."""
+
+    path: str
+    rows: int
+    order: str
+
+
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run: the sums over its stages. None stands where only the target's speed decides."""
 
@@ -43,20 +68,26 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     """Of all arrivals, drains left out."""
     drain_seconds: float
     """The longest time that all drains together can add."""
-    prompt_tokens: float
-    """Mean of one request, as the workload asks for it (a chat template adds some)."""
+    prompt_tokens: float | None
+    """Mean of one request, as the workload asks for it (a chat template adds some); None for the texts of a dataset."""
     output_tokens: float | None
     """Mean of one request; None where the model ends by itself."""
     system: str | None = None
     images: Images | None = None
     audio: Audio | None = None
     """What each request has on top of its prompt tokens."""
+    search: str | None = None
+    """Of a search, whose stages are not known beforehand: what it looks for, and within which time."""
+    dataset: DatasetExpectation | None = None
+    """None where requests are made up."""
     engines: EnginesExpectation | None = None
     """None where the target is of another kind."""
 
     @property
     def total_prompt_tokens(self) -> float | None:
-        return None if self.requests is None else self.requests * self.prompt_tokens
+        if self.requests is None or self.prompt_tokens is None:
+            return None
+        return self.requests * self.prompt_tokens
 
     @property
     def total_output_tokens(self) -> float | None:
@@ -66,21 +97,53 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expected(profile: Profile) -> Expectation:
-    """The stages, requests, tokens and time that this profile leads to; warm-up is part of all of them."""
-    plans = plan_stages(profile.load)
+    """The stages, requests, tokens and time that this profile leads to; warm-up is part of all of them.
+
+    Raises:
+        LoadgenError: its dataset cannot be read.
+    """
+    rows = read_rows(profile.workload) if profile.workload.dataset else ()
+    plans = planned(profile) or ()
     stages = tuple(_stage(plan) for plan in plans)
+    search = _search(profile.load)
     return Expectation(
         stages=stages,
-        requests=_sum([stage.requests for stage in stages]),
-        seconds=_sum([stage.seconds for stage in stages]),
+        search=search,
+        requests=None if search else _sum([stage.requests for stage in stages]),
+        seconds=None if search else _sum([stage.seconds for stage in stages]),
         drain_seconds=_drain_seconds(plans, stages),
-        prompt_tokens=mean_prompt(profile.workload),
-        output_tokens=mean_output(profile.workload),
+        prompt_tokens=None if profile.workload.dataset else mean_prompt(profile.workload),
+        output_tokens=_mean_output(profile.workload, rows),
         system=profile.workload.system,
         images=profile.workload.images,
         audio=profile.workload.audio,
+        dataset=_dataset(profile.workload, rows),
         engines=_engines(profile, plans),
     )
+
+
+def _dataset(workload: Workload, rows: tuple[Row, ...]) -> DatasetExpectation | None:
+    if workload.dataset is None:
+        return None
+    return DatasetExpectation(path=workload.dataset.path, rows=len(rows), order=workload.dataset.order)
+
+
+def _mean_output(workload: Workload, rows: tuple[Row, ...]) -> float | None:
+    """Where rows say what they ask for, the mean over them; the others ask for the workload's."""
+    common = mean_output(workload)
+    if not rows or workload.kind not in LENGTHS_ASKED:
+        return common
+    total = _sum([common if row.output_tokens is None else float(row.output_tokens) for row in rows])
+    return None if total is None else total / len(rows)
+
+
+def _search(load: Load) -> str | None:
+    if isinstance(load, Saturate):
+        limit = f"{load.max_time.seconds:g} s"
+        return f"a search for the highest {load.objective} that the target sustains, in at most {limit}"
+    if isinstance(load, Sweep) and load.points is not None:
+        return f"low load and the highest rate that the target completes are found first, then {load.points} rates"
+    return None
 
 
 def _engines(profile: Profile, plans: tuple[StagePlan, ...]) -> EnginesExpectation | None:

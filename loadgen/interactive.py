@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -10,29 +11,52 @@ from pathlib import Path
 import anyio
 from rich.console import Console
 
+from loadgen.course import processes_for
 from loadgen.errors import ExitCode, LoadgenError, innermost, one_failure
 from loadgen.load.halt import Halt
-from loadgen.load.stages import plan_stages
+from loadgen.load.program import planned
 from loadgen.metrics.summary import Live, Summary
 from loadgen.profile import EngineTarget, Profile, SimTarget
 from loadgen.profile_file import run_dir
 from loadgen.report.console import render_summary
 from loadgen.report.live import show_live
-from loadgen.runner import processes_for, run
+from loadgen.runner import run
 from loadgen.sim.server import serve
+from loadgen.simulate import Fleet, simulate
+from loadgen.units import NS_PER_SECOND, format_seconds
+from loadgen.virtual_time import VirtualClock, run_virtually
 
 
-def run_interactively(profile: Profile, out: Path | None, *, quiet: bool) -> ExitCode:
-    """Run a profile with what a person wants to see, and say how it went as an exit code."""
-    console, errors = Console(), Console(stderr=True, soft_wrap=True, highlight=False)
-    directory = out or run_dir(profile)
+def run_interactively(profile: Profile, out: Path | None, *, quiet: bool, resume: bool = False) -> ExitCode:
+    """Run a profile with what a person wants to see, and say how it went as an exit code.
+
+    resume: go on with the run in `out`.
+    """
+    console, directory = Console(), out or run_dir(profile)
+
+    def play() -> Summary:
+        return anyio.run(
+            partial(_run, profile, directory, console, quiet=quiet, resume=resume),
+            backend="asyncio",
+            backend_options={"use_uvloop": sys.platform != "win32"},
+        )
+
+    return _concluded(play, directory, console, quiet=quiet)
+
+
+def simulate_interactively(profile: Profile, out: Path | None, fleet: Fleet, *, quiet: bool) -> ExitCode:
+    """Run a profile in virtual time, and say how it went as an exit code."""
+    console, directory = Console(), out or run_dir(profile)
+    play = partial(run_virtually, partial(_simulate, profile, directory, fleet, console, quiet=quiet))
+    return _concluded(play, directory, console, quiet=quiet)
+
+
+def _concluded(play: Callable[[], Summary], directory: Path, console: Console, *, quiet: bool) -> ExitCode:
+    """Play a run, show what came of it, and say how it went as an exit code."""
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         with one_failure():
-            summary = anyio.run(
-                partial(_run, profile, directory, console, quiet=quiet),
-                backend="asyncio",
-                backend_options={"use_uvloop": sys.platform != "win32"},
-            )
+            summary = play()
     except LoadgenError as error:
         errors.print(str(error), markup=False)
         return ExitCode(error.exit_code)
@@ -75,13 +99,29 @@ def _keep_traceback(directory: Path) -> str:
     return f"its traceback is in {file}"
 
 
-async def _run(profile: Profile, directory: Path, console: Console, *, quiet: bool) -> Summary:
+async def _run(profile: Profile, directory: Path, console: Console, *, quiet: bool, resume: bool) -> Summary:
     halt = Halt()
     async with anyio.create_task_group() as tasks:
         await tasks.start(_heed_signals, halt, console)
         watch = None if quiet else partial(_watch, console, opening_words(profile, directory))
-        summary = await run(profile, directory, halt=halt, watch=watch)
+        summary = await run(profile, directory, halt=halt, watch=watch, resume=resume)
         tasks.cancel_scope.cancel()
+    return summary
+
+
+async def _simulate(
+    profile: Profile, directory: Path, fleet: Fleet, console: Console, clock: VirtualClock, *, quiet: bool
+) -> Summary:
+    halt = Halt()
+    began = time.monotonic()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(_heed_signals, halt, console)
+        summary = await simulate(profile, clock, directory, fleet, halt=halt)
+        tasks.cancel_scope.cancel()
+    if not quiet:
+        virtual, real = format_seconds(clock.now_ns() / NS_PER_SECOND), format_seconds(time.monotonic() - began)
+        engines = "" if fleet.replicas == 1 else f" of {fleet.replicas} engines ({fleet.routing})"
+        Console(stderr=True, highlight=False).print(f"simulated {virtual}{engines} in {real}", markup=False)
     return summary
 
 
@@ -93,7 +133,7 @@ def opening_words(profile: Profile, directory: Path) -> str | None:
     """What a person waits for between the check and the load; None where that takes a moment only."""
     if not isinstance(profile.target, EngineTarget):
         return None
-    count = processes_for(profile, plan_stages(profile.load))
+    count = processes_for(profile, planned(profile))
     if count == 1:
         return f"starting the engine of {profile.target.model}; its log: {directory / 'worker-0.log'}"
     last = f"worker-{count - 1}.log"

@@ -18,8 +18,11 @@ import msgspec
 import tomli_w
 
 from loadgen.decoding import DecodingError, decode, encode, join, looks_secret, near_miss, show
-from loadgen.errors import ProfileError
+from loadgen.errors import LoadgenError, ProfileError
 from loadgen.profile import EngineTarget, HttpTarget, Load, Profile, SimTarget
+from loadgen.profile_path import assign, steps_of
+from loadgen.variants import variants
+from loadgen.workload.dataset import read_rows
 
 _CREDENTIALS: Final = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -28,7 +31,6 @@ _BY_NAME: Final = 'name the variable that holds the key: api_key_env = "VLLM_API
 _BY_ENVIRONMENT: Final = "set the environment variable HF_TOKEN instead, or that which vLLM reads for it"
 _NO_MODEL: Final = "target.model: missing"
 _ASSIGNMENT: Final = re.compile(r'((?:"[^"]*"|[^"=])+)=(.*)', re.DOTALL)
-_STEP: Final = re.compile(r'(?:^|(?<=.)\.)(?:"([^"]+)"|([A-Za-z0-9_-]+))|\[(\d+)\]')
 _LOADS: Final = {str(load.__struct_config__.tag): load for load in get_args(Load)}
 
 
@@ -61,7 +63,9 @@ def load_profile(source: str, overrides: Overrides | None = None) -> Profile:
         ProfileError: with every fault that was found. No fault shows a secret.
     """
     data = _parsed(source, _read(source))
+    _place_dataset(data, _file_of(source).parent)
     faults = _override(data, overrides or Overrides())
+    _place_dataset(data, Path())
     faults += _hide_secrets(data)
     try:
         profile = decode(Profile, data)
@@ -70,6 +74,10 @@ def load_profile(source: str, overrides: Overrides | None = None) -> Profile:
     faults += _dir_faults(profile.output.dir)
     if faults:
         raise ProfileError(source, faults)
+    try:
+        variants(profile)
+    except DecodingError as error:
+        raise ProfileError(source, list(error.faults)) from None
     return profile
 
 
@@ -104,10 +112,22 @@ def check_environment(profile: Profile) -> list[str]:
         faults.append(f"target.api_key_env: the environment variable {variable} is {what}")
     if profile.workload.images is not None and find_spec("PIL") is None:
         faults.append("workload.images: needs the library Pillow: pip install 'loadgen[media]'")
+    if profile.workload.dataset is not None:
+        faults += _dataset_faults(profile)
     in_process = isinstance(profile.target, EngineTarget)
     if in_process and profile.workload.audio is not None and find_spec("soundfile") is None:
         faults.append("workload.audio: an engine needs the library soundfile: pip install 'loadgen[media]'")
     return faults
+
+
+def _dataset_faults(profile: Profile) -> list[str]:
+    try:
+        rows = read_rows(profile.workload)
+    except LoadgenError as error:
+        return [f"workload.dataset: {error}"]
+    if isinstance(profile.target, EngineTarget) and any(row.labels is not None for row in rows):
+        return ["workload.dataset: an engine in a worker has one list of labels: workload.labels, not those of rows"]
+    return []
 
 
 def run_dir(profile: Profile) -> Path:
@@ -130,11 +150,15 @@ def resolve_dir(pattern: str, name: str, started: datetime.datetime) -> Path:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(source: str) -> bytes:
+def _file_of(source: str) -> Path:
+    """A profile's file, which may be a ready one by its name."""
     path = Path(source).expanduser()
     ready = {profile.name: profile.path for profile in ready_profiles()}
-    if source in ready and not path.is_file():
-        path = ready[source]
+    return ready[source] if source in ready and not path.is_file() else path
+
+
+def _read(source: str) -> bytes:
+    path = _file_of(source)
     try:
         return path.read_bytes()
     except IsADirectoryError:
@@ -142,8 +166,9 @@ def _read(source: str) -> bytes:
         meant = f"; did you mean `{inside[0]}`?" if inside else ""
         raise ProfileError(source, [f"a folder, not a profile{meant}"]) from None
     except FileNotFoundError:
+        ready = [profile.name for profile in ready_profiles()]
         siblings = [str(file) for file in path.parent.glob("*.toml")]
-        miss = near_miss(path.stem, list(ready)) if path.parent == Path() else None
+        miss = near_miss(path.stem, ready) if path.parent == Path() else None
         miss = miss or near_miss(source, siblings)
         meant = f"; did you mean `{miss}`?" if miss else ""
         raise ProfileError(source, [f"no such file, nor a ready profile ({', '.join(ready)}){meant}"]) from None
@@ -165,6 +190,14 @@ def _parsed(source: str, content: bytes) -> dict[str, Any]:
         end = f"at line {len(lines)}, column {len(lines[-1]) + 1}"
         reason = str(error).replace("at end of document", end)
         raise ProfileError(source, [f"not TOML: {reason}"]) from None
+
+
+def _place_dataset(data: dict[str, Any], folder: Path) -> None:
+    """Make the path of the dataset absolute. What a profile's file says lies beside that file; what the command line
+    says, in the current folder."""
+    match data:
+        case {"workload": {"dataset": {"path": str(path)} as table}} if path:
+            table["path"] = str((folder / Path(path).expanduser()).absolute())
 
 
 def _with_remedy(fault: str) -> str:
@@ -197,7 +230,7 @@ def _override(data: dict[str, Any], overrides: Overrides) -> list[str]:
         target = data.get("target")
         kind = target.get("kind") if isinstance(target, dict) else None
         has_model = kind in (_kind(HttpTarget), _kind(EngineTarget))
-        faults += _assign(data, ["target", "model"] if has_model else ["target", "engine", "model"], overrides.model)
+        faults += assign(data, ["target", "model"] if has_model else ["target", "engine", "model"], overrides.model)
     for key, value in (("rate", overrides.rate), ("duration", overrides.duration)):
         if value is not None:
             faults += _set_load(data, key, value)
@@ -227,28 +260,15 @@ def _set_load(data: dict[str, Any], key: str, value: str | float) -> list[str]:
         keys = [name for name in chosen.__struct_fields__ if key in name]
         instead = f"; did you mean {' and '.join(f'`load.{name}`' for name in keys)}?" if keys else ""
         return [f'load.{key} = {show(value)}: kind = "{kind}" has no {key} of its own; allowed for: {having}{instead}']
-    return _assign(data, ["load", key], value)
+    return assign(data, ["load", key], value)
 
 
 def _set(data: dict[str, Any], assignment: str) -> list[str]:
     match = _ASSIGNMENT.fullmatch(assignment)
-    steps = _steps(match[1].strip()) if match else None
+    steps = steps_of(match[1].strip()) if match else None
     if match is None or steps is None:
         return [f"--set {show(assignment, assignment)}: allowed: KEY=VALUE such as load.rate=50"]
-    return _assign(data, steps, _toml_value(match[2]))
-
-
-def _steps(path: str) -> list[str | int] | None:
-    """The keys of a dotted path, list items in brackets as ints; None where it is no path."""
-    steps: list[str | int] = []
-    position = 0
-    while position < len(path):
-        match = _STEP.match(path, position)
-        if match is None:
-            return None
-        steps.append(match[1] or match[2] or int(match[3]))
-        position = match.end()
-    return steps or None
+    return assign(data, steps, _toml_value(match[2]))
 
 
 def _toml_value(text: str) -> Any:
@@ -258,30 +278,6 @@ def _toml_value(text: str) -> Any:
         return text
     is_value = list(read) == ["value"] and not isinstance(read["value"], datetime.date | datetime.time)
     return read["value"] if is_value else text
-
-
-def _assign(data: dict[str, Any], steps: list[str | int] | list[str], value: Any) -> list[str]:
-    """Put a value at a path, making the tables on the way that are missing."""
-    node: Any = data
-    path = ""
-    for position, step in enumerate(steps):
-        is_last = position == len(steps) - 1
-        if isinstance(node, dict):
-            key: str | int = str(step)
-            if not is_last:
-                node.setdefault(key, {})
-        elif isinstance(node, list):
-            if not str(step).isdecimal() or int(step) >= len(node):
-                return [f"{join(path, str(step))}: allowed: items 0 to {len(node) - 1} of {path}"]
-            key = int(step)
-        else:
-            return [f"{join(path, str(step))}: {path} = {show(node, path)} is not a table"]
-        path = join(path, key)
-        if is_last:
-            node[key] = value
-        else:
-            node = node[key]
-    return []
 
 
 def _kind(target: type[msgspec.Struct]) -> str:

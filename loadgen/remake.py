@@ -4,9 +4,9 @@ from pathlib import Path
 
 from loadgen.errors import LoadgenError, RunFailure
 from loadgen.metrics.latency_log import write_hlog
-from loadgen.metrics.summarise import summarise
 from loadgen.metrics.summary import Summary
 from loadgen.report.files import FORMATS, write_files
+from loadgen.results import summary_of
 
 
 def remake(directory: Path) -> Summary:
@@ -17,7 +17,7 @@ def remake(directory: Path) -> Summary:
         RunFailure: a file could not be written.
     """
     try:
-        summary = summarise(directory)
+        summary = summary_of(directory)
     except FileNotFoundError:
         raise LoadgenError(f"{directory}: no run lies here (it has no journal)") from None
     write_files(summary, directory, tuple(FORMATS))

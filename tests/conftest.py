@@ -6,9 +6,9 @@ from pathlib import Path
 import anyio
 import pytest
 from hypothesis import settings
-from trio.testing import MockClock
 
-from loadgen.clock import Clock, LoopClock
+from loadgen import virtual_time
+from loadgen.clock import Clock
 from loadgen.load.halt import Halt
 from loadgen.metrics.summarise import summarise
 from loadgen.metrics.summary import Summary
@@ -37,15 +37,15 @@ def run_virtually(tmp_path: Path) -> Callable[..., Summary]:
         folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
 
-        async def main() -> None:
-            clock, halt = LoopClock(), Halt()
+        async def main(clock: Clock) -> None:
+            halt = Halt()
             async with checked_target(profile, clock) as checked, anyio.create_task_group() as tasks:
                 if meanwhile is not None:
                     tasks.start_soon(meanwhile, halt)
                 await measure(profile, checked, launcher(clock), clock, folder, halt=halt, nonce=0)
                 tasks.cancel_scope.cancel()
 
-        anyio.run(main, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+        virtual_time.run_virtually(main)
         return summarise(folder)
 
     return run

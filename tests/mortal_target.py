@@ -7,7 +7,7 @@ import anyio
 
 from loadgen.clock import Clock
 from loadgen.metrics.outcome import Exchange
-from loadgen.profile import Profile
+from loadgen.profile import Profile, Workload
 from loadgen.targets.base import Opening, TargetInfo
 from loadgen.targets.tokenization import tokenizer_of_simulator
 from loadgen.units import NS_PER_SECOND
@@ -49,6 +49,9 @@ class MortalTarget:
 
     def die(self) -> None:
         self._death.set()
+
+    def with_workload(self, workload: Workload) -> "MortalTarget":
+        return self
 
     def prepare(self, request: Request) -> int:
         return request.index

@@ -9,15 +9,17 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "loadgen"
 
-GROUND = {"clock", "units", "errors", "processes"}
+GROUND = {"clock", "units", "errors", "processes", "virtual_time"}
 FLOORS: list[set[str]] = [
     {"metrics", "sim"},
     {"profile", "decoding"},
-    {"workload", "profile_file"},
+    {"workload", "profile_file", "profile_path", "variants"},
     {"targets"},
     {"workers", "client"},
     {"load", "report", "expectation"},
-    {"runner", "remake"},
+    {"results", "resume", "stage_runner"},
+    {"course"},
+    {"runner", "simulate", "remake"},
     {"cli", "interactive"},
 ]
 APART = {"metrics", "sim"}

@@ -559,13 +559,20 @@ def test_what_a_kind_of_workload_needs_or_does_not_take_is_told(sets: list[str],
     assert fault(SMALL, sets=tuple(f"workload.{key}" for key in sets)) == f"workload: {told}"
 
 
-@pytest.mark.parametrize("kind", ["score", "tokenize", "embed"])
+@pytest.mark.parametrize("kind", ["tokenize", "rerank", "responses"])
 def test_a_model_in_a_worker_is_refused_what_only_a_server_does(kind: str) -> None:
-    sets = (f"workload.kind={kind}", *(["workload.prompt_format=tokens"] if kind == "score" else []))
-    for document, what in ((ENGINE + SMALL, "an engine"), (SMALL, "the simulator")):
-        asked = sets if what == "an engine" else (*sets, "target.transport=in-process")
-        told = f'workload.kind = "{kind}": {what} in a worker has chat and completion; a server has the rest'
-        assert fault(document, sets=asked) == told
+    sets = (f"workload.kind={kind}",)
+    engine = f'workload.kind = "{kind}": an engine in a worker has chat, completion, choice, score and embed'
+    assert fault(ENGINE + SMALL, sets=sets) == f"{engine}; a server has the rest"
+    simulator = f'workload.kind = "{kind}": the simulator in a worker has chat and completion'
+    assert fault(SMALL, sets=(*sets, "target.transport=in-process")) == f"{simulator}; a server has the rest"
+
+
+@pytest.mark.parametrize(("kind", "runner"), [("chat", "pooling"), ("embed", "generate")])
+def test_an_engine_is_refused_a_kind_that_its_runner_has_not(kind: str, runner: str) -> None:
+    sets = (f"workload.kind={kind}", f"target.engine_args.runner={runner}")
+    told = f'workload.kind = "{kind}": an engine of engine_args.runner = "{runner}" has none'
+    assert fault(ENGINE + SMALL, sets=sets) == told
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

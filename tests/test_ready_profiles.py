@@ -19,6 +19,7 @@ def loaded(ready: ReadyProfile) -> Profile:
 def test_the_ready_profiles_are_these() -> None:
     assert [ready.name for ready in READY] == [
         "choice",
+        "classify",
         "concurrency",
         "concurrency_sweep",
         "constant",

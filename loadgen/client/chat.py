@@ -8,10 +8,11 @@ import msgspec
 from loadgen.client.answers import read_chat
 from loadgen.client.connection import Connection
 from loadgen.client.label_logprobs import Way, label_logprobs
-from loadgen.client.labels import check_answer, check_labels, fields_for, usable_constraint, without_unwanted
+from loadgen.client.labels import check_answer, check_labels, usable_constraint
 from loadgen.client.scoring import prompt_of
 from loadgen.client.tokens import check_text
 from loadgen.client.types import ChatResponse, Messages, messages_of
+from loadgen.targets.endpoints.constraint import fields_for, without_unwanted
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,14 +1,15 @@
 """The client: a server's calls, asynchronous and synchronous, over the HTTP target that also carries the load."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from anyio.from_thread import BlockingPortal
-
-from loadgen.client.blocking import blocking, portal
+from loadgen.client.blocking import LoopThread, blocking
 from loadgen.client.chat import Wishes, chat
 from loadgen.client.connection import Connection, Known, Settings, open_connection
 from loadgen.client.embedding import embed
@@ -30,10 +31,12 @@ from loadgen.profile import HttpTarget
 class VLLMClient:
     """A client of one vLLM server.
 
-    `async with` and `with` keep connections from one call to the next, in the running event loop (asyncio's or
-    uvloop's) and in a thread of the client's own; both close them at the end of the block. Without either each call
-    opens what it needs and closes it. The calls may be made by many tasks, or threads, at once. What is asked of the
-    server once (its model, what it makes of constraints) is remembered as long as the client lives.
+    `async with` keeps connections in the running event loop (asyncio's or uvloop's) from one call to the next, and
+    closes them at the end of the block; without it each asynchronous call opens what it needs and closes it. The first
+    synchronous call starts a thread of the client's own, with an event loop and connections, for all that follow;
+    `with` ends it at the end of the block, `close` ends it at once, and without either it ends with the client, when
+    that is garbage, or with the interpreter. The calls may be made by many tasks, or threads, at once. What is asked of
+    the server once (its model, what it makes of constraints) is remembered as long as the client lives.
 
     Every failure is an exception: `RequestError` with kind, status and the server's words. A fault of the caller's own
     is a `ValueError`, an image or sound that cannot be read a `PromptError`.
@@ -63,7 +66,10 @@ class VLLMClient:
         self._settings = Settings(model, target, api_key, timeout, max_tokens, _checked(extra_body))
         self._known = Known()
         self._open: dict[asyncio.AbstractEventLoop, tuple[Connection, AsyncExitStack]] = {}
-        self._held: tuple[BlockingPortal, ExitStack] | None = None
+        self._thread: LoopThread[Connection] | None = None
+        self._end_thread: Callable[[], object] = lambda: None
+        self._starting = threading.Lock()
+        self._entered = False
 
     def __repr__(self) -> str:
         return f"VLLMClient(model={self._settings.model!r}, base_url={self._settings.target.url!r})"
@@ -201,38 +207,46 @@ class VLLMClient:
         await stack.aclose()
 
     def __enter__(self) -> Self:
-        if self._held is not None:
+        if self._entered:
             raise RuntimeError("this client is open already")
-        with ExitStack() as stack:
-            into = stack.enter_context(portal())
-            stack.enter_context(into.wrap_async_context_manager(self))
-            self._held = (into, stack.pop_all())
+        self._loop()
+        self._entered = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._held is not None
-        _, stack = self._held
-        self._held = None
-        stack.__exit__(kind, error, trace)
+        self._entered = False
+        self.close()
+
+    def close(self) -> None:
+        """End the thread of the synchronous calls, and its connections; a later call starts another. Calls that other
+        threads are waiting for are cancelled. What `async with` opened is not touched."""
+        with self._starting:
+            self._thread = None
+            end = self._end_thread
+        end()
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         """The connections of the running loop, or, where there are none, some for this call."""
-        if held := self._open.get(asyncio.get_running_loop()):
+        loop, thread = asyncio.get_running_loop(), self._thread
+        if thread is not None and thread.loop is loop:
+            yield thread.opened
+            return
+        if held := self._open.get(loop):
             yield held[0]
             return
         async with open_connection(self._settings, self._known) as connection:
             yield connection
 
-    @contextmanager
-    def _portal(self) -> Iterator[BlockingPortal]:
-        if self._held is not None:
-            yield self._held[0]
-            return
-        with portal() as into:
-            yield into
+    def _loop(self) -> LoopThread[Connection]:
+        with self._starting:
+            if self._thread is None or not self._thread.alive:
+                # What the thread is given must not lead back to the client, which could then never be garbage.
+                self._thread = LoopThread(partial(open_connection, self._settings, self._known))
+                self._end_thread = weakref.finalize(self, self._thread.close)
+            return self._thread
 
 
 _supports = blocking(VLLMClient.asupports_bare_label_constraint)

@@ -1,10 +1,6 @@
 """What a call of the client can end with beside its answer: one class for whatever the server or the way to it does."""
 
-from typing import Final
-
 from loadgen.errors import TargetError
-
-NO_CONSTRAINT: Final = "no_constraint"
 
 
 class RequestError(TargetError):

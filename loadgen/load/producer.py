@@ -21,6 +21,9 @@ from loadgen.units import NS_PER_MS, NS_PER_SECOND
 from loadgen.workers.pool import Pool, Port
 from loadgen.workers.sizing import slot_shares
 
+INDICES_PER_STAGE: Final = 1_000_000_000
+"""Stage s has the indices from s times this on: stages never share one, and a stage that is run again, alone or after
+others, sends the same."""
 _TICK_NS: Final = 25 * NS_PER_MS
 """Arrivals are shipped in batches this often; the lookahead hides it."""
 _HALT_TICK_NS: Final = 100 * NS_PER_MS
@@ -36,23 +39,14 @@ class Ended(NamedTuple):
 
 
 class Producer:
-    """Produces the stages of one run, one after the other; indices go on across stages."""
+    """Produces the stages of one run. Each has a range of indices of its own, so that what one stage sends does not
+    depend on how far another one came."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        recorder: Recorder,
-        clock: Clock,
-        halt: Halt,
-        *,
-        lookahead_ns: int,
-    ) -> None:
+    def __init__(self, pool: Pool, recorder: Recorder, clock: Clock, *, lookahead_ns: int) -> None:
         self._pool = pool
         self._recorder = recorder
         self._clock = clock
-        self._halt = halt
         self.lookahead_ns = lookahead_ns
-        self._next_index = 0
         self._turn = 0
         self.credits_exhausted_ns = 0
         """How long jobs were due and no worker had a credit left."""
@@ -66,65 +60,70 @@ class Producer:
             return None
         return Schedule(plan.arrivals, np.random.default_rng((seed, stage)), origin_ns)
 
-    async def produce(self, stage: int, plan: StagePlan, origin_ns: int, schedule: Schedule | None) -> Ended:
-        """Ship the arrivals of a stage until they end or the halt is asked for."""
+    async def produce(
+        self, stage: int, plan: StagePlan, origin_ns: int, schedule: Schedule | None, halt: Halt
+    ) -> Ended:
+        """Ship the arrivals of a stage until they end or its halt is asked for."""
+        indices = count(stage * INDICES_PER_STAGE)
         if schedule is None:
-            return await self._closed_loop(stage, plan, origin_ns)
-        indices = count(self._next_index)
-        self._next_index += schedule.count
+            return await self._closed_loop(stage, plan, origin_ns, indices, halt)
         if plan.kind == "offline":
-            return await self._offline(stage, schedule, indices)
-        return await self._open_loop(stage, plan, schedule, indices)
+            return await self._offline(stage, schedule, indices, halt)
+        return await self._open_loop(stage, plan, schedule, indices, halt)
 
-    async def _open_loop(self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int]) -> Ended:
-        while self._halt.reason is None and (now_ns := self._clock.now_ns()) < schedule.end_ns:
+    async def _open_loop(
+        self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt
+    ) -> Ended:
+        while halt.reason is None and (now_ns := self._clock.now_ns()) < schedule.end_ns:
             await self._ship_until(stage, schedule, indices, now_ns + self.lookahead_ns)
             if self._behind(schedule):
                 if plan.overflow == "drop":
                     self._recorder.book(stage, DROPPED, schedule.take(self._clock.now_ns(), 1 << 30))
-                await self._wait(now_ns + _TICK_NS, credits=True)
+                await self._wait(now_ns + _TICK_NS)
                 self.credits_exhausted_ns += self._clock.now_ns() - now_ns
             else:
-                await self._wait(min(now_ns + _TICK_NS, schedule.end_ns))
-        return self._end(stage, schedule)
+                await self._wait(min(now_ns + _TICK_NS, schedule.end_ns), halt)
+        return self._end(stage, schedule, halt)
 
-    def _end(self, stage: int, schedule: Schedule) -> Ended:
+    def _end(self, stage: int, schedule: Schedule, halt: Halt) -> Ended:
         """The arrivals are over: what was due and never found a credit is unfinished."""
         now_ns = self._clock.now_ns()
-        halted = self._halt.reason is not None and now_ns < schedule.end_ns
+        halted = halt.reason is not None and now_ns < schedule.end_ns
         stop_ns = now_ns if halted else schedule.end_ns
         # With a credit free they waited for the producer and not for a slot, and that is the generator's doing.
         waited_for_slots = not any(port.credits > 0 for port in self._pool.ports)
         self._recorder.book(stage, UNFINISHED, schedule.take(stop_ns, 1 << 30), queued=waited_for_slots)
-        ended_by = self._halt.reason if halted and self._halt.reason else schedule.ended_by
+        ended_by = halt.reason if halted and halt.reason else schedule.ended_by
         return Ended(stop_ns, ended_by, schedule.intended_by(stop_ns))
 
-    async def _offline(self, stage: int, schedule: Schedule, indices: Iterator[int]) -> Ended:
+    async def _offline(self, stage: int, schedule: Schedule, indices: Iterator[int], halt: Halt) -> Ended:
         """All at once: the stage lasts until the last request has ended."""
-        while self._halt.reason is None:
+        while halt.reason is None:
             await self._ship_until(stage, schedule, indices, schedule.end_ns)
             if schedule.next_ns is None and self._pool.outstanding(stage) == 0:
                 return Ended(self._clock.now_ns(), schedule.ended_by, schedule.count)
-            await self._wait(self._clock.now_ns() + _HALT_TICK_NS, credits=True)
+            await self._wait(self._clock.now_ns() + _HALT_TICK_NS)
         stop_ns = self._clock.now_ns()
         self._recorder.book(stage, UNFINISHED, schedule.take(stop_ns, 1 << 30))
-        return Ended(stop_ns, self._halt.reason, schedule.intended_by(stop_ns))
+        return Ended(stop_ns, halt.reason, schedule.intended_by(stop_ns))
 
-    async def _closed_loop(self, stage: int, plan: StagePlan, origin_ns: int) -> Ended:
+    async def _closed_loop(
+        self, stage: int, plan: StagePlan, origin_ns: int, indices: Iterator[int], halt: Halt
+    ) -> Ended:
         limit = unshipped = plan.load.requests
         end_ns = None if plan.load.duration is None else origin_ns + plan.load.duration
-        while self._halt.reason is None:
+        while halt.reason is None:
             now_ns = self._clock.now_ns()
             if end_ns is not None and now_ns >= end_ns:
                 return Ended(end_ns, "duration", None)
             if limit is not None and self._pool.started[stage] >= limit:
                 return Ended(self._pool.last_start_ns[stage], "requests", None)
             await self._ship_requeued(stage)
-            unshipped = await self._prefetch(stage, plan.concurrency or 1, unshipped)
-            await self._wait(min(now_ns + _HALT_TICK_NS, end_ns or now_ns + _HALT_TICK_NS), credits=True)
-        return Ended(self._clock.now_ns(), self._halt.reason, None)
+            unshipped = await self._prefetch(stage, plan.concurrency or 1, unshipped, indices)
+            await self._wait(min(now_ns + _HALT_TICK_NS, end_ns or now_ns + _HALT_TICK_NS))
+        return Ended(self._clock.now_ns(), halt.reason, None)
 
-    async def _prefetch(self, stage: int, slots: int, unshipped: int | None) -> int | None:
+    async def _prefetch(self, stage: int, slots: int, unshipped: int | None, indices: Iterator[int]) -> int | None:
         """Give each worker jobs for its slots and as many beyond; returns how many of a given number are left.
 
         The last jobs of a given number are dealt so that no worker hoards what another one's slots could start.
@@ -139,8 +138,7 @@ class Producer:
                     wanted = min(wanted, fair)
                 # Topping up by a few at a time saves messages; a slot without a job is served at once.
                 if wanted >= (1 if ahead == 1 else max(1, share // 4)):
-                    first, self._next_index = self._next_index, self._next_index + wanted
-                    await self._ship(port, stage, list(range(first, first + wanted)), [])
+                    await self._ship(port, stage, [next(indices) for _ in range(wanted)], [])
                     unshipped = None if unshipped is None else unshipped - wanted
         return unshipped
 
@@ -195,8 +193,8 @@ class Producer:
         else:  # it died while others were served
             self._pool.requeue(stage, indices, intended_ns)
 
-    async def _wait(self, until_ns: int, *, credits: bool = False) -> None:
-        """Wait until about an instant, less if the halt is asked for, or, with `credits`, if the pool has news."""
+    async def _wait(self, until_ns: int, halt: Halt | None = None) -> None:
+        """Wait until about an instant, less if the halt is asked for, or, without one, if the pool has news."""
         seconds = max(0, until_ns - self._clock.now_ns()) / NS_PER_SECOND
         with anyio.move_on_after(seconds):
-            await (self._pool.changed() if credits else self._halt.asked())
+            await (self._pool.changed() if halt is None else halt.asked())

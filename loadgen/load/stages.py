@@ -11,7 +11,6 @@ from loadgen.profile import (
     Concurrency,
     Constant,
     Gamma,
-    Load,
     Offline,
     Poisson,
     Ramp,
@@ -77,7 +76,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
         window evenly, so that the window ends where an interval ends. A stage of unknown length has 100 ms.
         """
         warmup_ns = 0 if self.load.warmup == "auto" else int(self.load.warmup)
-        length_ns = self.expected_ns()
+        # Of a stage that is looked at, the first look must have enough of them behind its first quarter.
+        length_ns = self.expected_ns() if self.first_look_ns is None else self.first_look_ns * 3 // 4
         if length_ns is None:
             interval_ns = 100 * NS_PER_MS
         else:

@@ -55,9 +55,11 @@ ROW: Final = (
     "dimensions",
     "label",
     "retries",
+    "right",
+    "again",
 )
 """The integers kept of each outcome, in order. `known_chunks`: how many chunks have token counts of their own; `label`
-is the place of a label among those that the meter has seen."""
+is the place of a label among those that the meter has seen; `right`: 1 where it is the expected one, else 0."""
 
 
 class Batch:
@@ -210,6 +212,12 @@ class Batch:
         labelled = self.completed & (self["label"] != ABSENT)
         pairs = _tally(self.interval[labelled], self["label"][labelled])
         return [(interval, names[code], n) for (interval, code), n in pairs]
+
+    def judged(self) -> list[tuple[int, int, int]]:
+        """Completed requests by interval and whether their label was right (1, else 0), where that is known."""
+        known = self.completed & (self["right"] != ABSENT)
+        pairs = _tally(self.interval[known], self["right"][known])
+        return [(interval, right, n) for (interval, right), n in pairs]
 
     def sends(self) -> list[tuple[int, int, int, int]]:
         """Requests that were sent, by the intervals of their intended start, of their slot and of their send."""

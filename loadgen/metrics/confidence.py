@@ -74,18 +74,18 @@ def widened_ranks(samples: Ints, at_or_below: Ints, fraction: float) -> Ranks:
     count = int(samples.sum())
     if np.count_nonzero(samples) < min(T_975):
         return Ranks(1, None)
-    widest = max(t * t * _relative_variance(samples, at_or_below, m) for m, t in T_975.items() if m <= samples.size)
+    widest = max(t * t * relative_variance(samples, at_or_below, m) for m, t in T_975.items() if m <= samples.size)
     half = sqrt(count * fraction * (1 - fraction) * widest)
     upper = ceil(count * fraction + half) + 1
     return Ranks(max(1, floor(count * fraction - half)), upper if upper <= count else None)
 
 
-def _relative_variance(samples: Ints, at_or_below: Ints, blocks: int) -> float:
-    """v_m of `widened_ranks`."""
+def relative_variance(samples: Ints, at_or_below: Ints, blocks: int) -> float:
+    """v_m of `widened_ranks`; 1 also where no sample is at or below."""
     edges = np.arange(blocks) * samples.size // blocks
     n, k = np.add.reduceat(samples, edges), np.add.reduceat(at_or_below, edges)
     share = float(k.sum() / n.sum())
-    if share == 1:
+    if share in (0, 1):
         return 1.0
     deviations = float(np.square(k - share * n).sum())
     return max(1.0, blocks / (blocks - 1) * deviations / (float(n.sum()) * share * (1 - share)))

@@ -45,6 +45,10 @@ over the deltas of a worker to the worker's maximum, over workers to the sum of 
 """
 
 
+RATIO_ONE: Final = (1 << 30) - 1
+"""How a ratio of 1 is written in histograms of ratios; the highest value of its bucket, so that none mixes good and
+bad requests."""
+
 MESSAGE_KINDS: Final = 32
 """Of how many kinds of failure a stage has an example of their words."""
 MESSAGE_CHARACTERS: Final = 2000
@@ -113,9 +117,12 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     series: one entry a column that has news (`COLUMNS`).
     records: JSON lines, one object a request, where records are kept; not journalled.
     messages: by kind of failure, the words of the first that the worker saw; told once, with the first delta after it.
-        Journals of before there were any lack them, and so it is with the next two.
+        Journals of before there were any lack them, and so it is with all the next.
     labels: (interval of the intended start, label, completed requests).
     retries: how often requests, of any account, were sent again since the server asked them to wait.
+    ratios: how far completed requests were from their limits (`attainment`); where attainment or goodput is promised.
+    judged: (interval of the intended start, 1 where the label was the expected one and else 0, completed requests).
+    rows_again: how many requests were sent, of any account, that said what an earlier one of the run had said.
     """
 
     stage: int
@@ -130,3 +137,6 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     messages: dict[str, str] = {}
     labels: list[tuple[int, str, int]] = []
     retries: int = 0
+    ratios: list[Keyed] = []
+    judged: list[tuple[int, int, int]] = []
+    rows_again: int = 0

@@ -11,12 +11,12 @@ import numpy as np
 
 from loadgen.metrics.batch import ABSENT, Batch
 from loadgen.metrics.delta import GOOD, MESSAGE_CHARACTERS, MESSAGE_KINDS, StageDelta
-from loadgen.metrics.goodput import good
-from loadgen.metrics.keyed import Samples, fold_keyed
+from loadgen.metrics.goodput import good, ratios
+from loadgen.metrics.keyed import Keyed, Samples, fold_keyed
 from loadgen.metrics.level import Level
 from loadgen.metrics.outcome import FAILED, Grid, Outcome
 from loadgen.metrics.records import encode_lines
-from loadgen.metrics.slo import Slo
+from loadgen.metrics.slo_table import Slo, request_limits
 from loadgen.units import NS_PER_SECOND
 
 
@@ -26,14 +26,15 @@ class StageMeter:
     `entered`, `left`, `record` and `lag` only append to buffers; `flush` turns them into a delta and empties them.
     The buffers hold what ended since the last flush and nothing older. Not for use from several threads.
 
-    slo: where given, requests that meet its limits are counted as goodput.
+    slo: where it sets limits on requests, those that meet them are counted as goodput.
     keep_records: put a JSON line for each request into the deltas; outcomes are then held until the flush.
     """
 
     def __init__(self, stage: int, grid: Grid, slo: Slo | None, *, keep_records: bool) -> None:
         self.stage = stage
         self.grid = grid
-        self._slo = slo
+        self._limits = [] if slo is None else request_limits(slo)
+        self._tells_ratios = slo is not None and (slo.attainment or slo.goodput) is not None
         self._level = Level(grid)
         self.entered = self._level.entered
         """Call at the send of each request, with its instant."""
@@ -101,6 +102,8 @@ class StageMeter:
                 ABSENT if exchange.dimensions is None else exchange.dimensions,
                 label,
                 exchange.retries,
+                ABSENT if outcome.expected is None or label == ABSENT else exchange.label == outcome.expected,
+                outcome.again and outcome.sent_ns is not None,
             )
         )
         if self._keep_records:
@@ -147,13 +150,17 @@ class StageMeter:
         yield
         batch = Batch(self.grid, accounts, rows, chunks_ns, chunk_tokens)
         samples = [self._lag_samples(lags)]
+        from_limits: list[Keyed] = []
         if batch.size:
             yield
             samples += batch.samples()
             yield
             series += batch.series()
-            if self._slo is not None:
-                series.append(batch.by_end(GOOD, good(self._slo, batch)))
+            if self._limits:
+                series.append(batch.by_end(GOOD, good(self._limits, batch)))
+            if self._tells_ratios:
+                yield
+                from_limits = fold_keyed([ratios(self._limits, batch)])
         yield
         histograms = fold_keyed(samples)
         yield
@@ -170,6 +177,9 @@ class StageMeter:
             messages=messages,
             labels=batch.labels(labels),
             retries=int(batch["retries"].sum()),
+            ratios=from_limits,
+            judged=batch.judged(),
+            rows_again=int(batch["again"].sum()),
         )
 
     def _lag_samples(self, lags: "array[int]") -> Samples:

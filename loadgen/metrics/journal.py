@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.errors import LoadgenError, RunFailure
 from loadgen.metrics.delta import StageDelta
@@ -49,6 +50,16 @@ class RunHeader(_Entry, frozen=True):
     environment: dict[str, Any]
     warnings: list[str] = []
 
+    def of_stage(self, meta: "StageMeta") -> "RunHeader":
+        """The header as it holds for one stage, which may have a profile of its own."""
+        return self if meta.profile is None else replace(self, profile=meta.profile)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the run was one in virtual time."""
+        target = self.environment.get("target")
+        return isinstance(target, dict) and target.get("simulation") is not None
+
     @property
     def streamed(self) -> bool:
         """Whether the profile asks for streamed answers, which have a TTFT."""
@@ -81,13 +92,24 @@ class RunHeader(_Entry, frozen=True):
         return any(self._workload.get(name) is not None for name in ("system", "images", "audio"))
 
 
+class RunResumed(_Entry, frozen=True):
+    """A run goes on that had been killed or interrupted; what follows is by these clocks, and earlier ends are void."""
+
+    started_at: str
+    base_wall_seconds: float
+    base_monotonic_ns: int
+
+
 class StageMeta(_Entry, frozen=True):
-    """A stage begins.
+    """A stage begins. One that is begun again takes the place of the former.
 
     stages: how many are planned, itself included; 0 where that is decided as the run goes.
     duration_ns, requests: the bounds of its arrivals, None where not given.
     warmup_auto: the window starts where the warm-up is found to end; otherwise at `grid.window_ns`.
     judged: False for `offline`, which is late by design.
+    purpose, settings, repeat: as the report has them.
+    profile: its own, where it has settings.
+    from_quarter: the window starts at a quarter of what there is of the stage.
     """
 
     stage: int
@@ -102,6 +124,11 @@ class StageMeta(_Entry, frozen=True):
     drain_ns: int = 0
     judged: bool = True
     stages: int = 0
+    purpose: str | None = None
+    settings: dict[str, Any] = {}
+    repeat: int | None = None
+    profile: dict[str, Any] | None = None
+    from_quarter: bool = False
 
 
 class Booking(_Entry, frozen=True):
@@ -167,8 +194,9 @@ class StageEnd(_Entry, frozen=True):
 
     stop_ns: the instant at which its arrivals ended, which ends its window.
     intended: how many requests it had.
-    ended_by: `duration`, `requests`, `interrupted`, `abort_when` or `failure`.
+    ended_by: `duration`, `requests`, `decided`, `stop_when`, `max_time`, `interrupted`, `abort_when` or `failure`.
     parent_cpu: the parent's share of one core during the stage, where known.
+    reason: in words, where there is more to say.
     """
 
     stage: int
@@ -176,6 +204,7 @@ class StageEnd(_Entry, frozen=True):
     intended: int
     ended_by: str
     parent_cpu: float | None = None
+    reason: str | None = None
 
 
 class RunEnd(_Entry, frozen=True):
@@ -188,7 +217,11 @@ class RunEnd(_Entry, frozen=True):
     failure: str | None = None
 
 
-Record = RunHeader | StageMeta | StageDelta | Booking | WorkerStats | WorkerOpened | WorkerDeath | StageEnd | RunEnd
+COMPLETE: Final = frozenset({"duration", "requests", "decided", "stop_when"})
+"""How a stage ends that has all that was asked of it."""
+
+OfRun = RunHeader | RunResumed | StageMeta | StageEnd | WorkerOpened | WorkerDeath | RunEnd
+Record = OfRun | StageDelta | Booking | WorkerStats
 
 
 class NoJournal(LoadgenError):
@@ -196,17 +229,17 @@ class NoJournal(LoadgenError):
 
 
 class JournalWriter:
-    """Appends records to the journal of a run in `directory`, which must not have one yet.
+    """Appends records to the journal of a run in `directory`, which has none yet, or one to go on with (`resumed`).
 
     Raises RunFailure from any method where the disk does not take it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, resumed: bool = False) -> None:
         self._folder = directory / FOLDER
         self._files: dict[str, BinaryIO] = {}
         self._encode = msgspec.msgpack.Encoder().encode
         try:
-            self._folder.mkdir(parents=True)
+            self._folder.mkdir(parents=True, exist_ok=resumed)
         except OSError as error:
             raise RunFailure(f"cannot make {self._folder}: {error.strerror}") from None
 
@@ -232,6 +265,30 @@ class JournalWriter:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+def keep_stages(directory: Path, count: int) -> None:
+    """Make a journal ready to be gone on with: only its first `count` stages are kept, and no end of the run.
+
+    A record that a kill cut off goes too. The new file takes the place of the old one when it is whole.
+
+    Raises:
+        NoJournal: the directory holds none.
+        OSError: the disk does not take it.
+    """
+    folder = directory / FOLDER
+    partial = folder / "run.partial"
+    encode = msgspec.msgpack.Encoder().encode
+    with partial.open("wb") as file:
+        for record in read_run(directory):
+            gone = isinstance(record, StageMeta | StageEnd) and record.stage >= count
+            if not gone and not isinstance(record, RunEnd):
+                body = encode(record)
+                file.write(len(body).to_bytes(_LENGTH_BYTES, "little") + body)
+    for path in folder.glob("stage-*.msgpack"):
+        if int(path.stem.removeprefix("stage-")) >= count:
+            path.unlink()
+    partial.replace(folder / _RUN)
 
 
 def read_run(directory: Path) -> Iterator[Record]:

@@ -62,7 +62,8 @@ class StageLatencies:
             if metric == "ttft_at_least" and not self._ttft_bounded:
                 continue
             chosen = table.intervals >= self._span.first_interval
-            if metric == LOOP_LAG:  # is of its own instant, and goes on while the target drains
+            # The lag is of its own instant, and goes on while the target drains; a stage that is looked at goes on too.
+            if metric == LOOP_LAG or self._span.cut:
                 chosen &= table.intervals < self._span.end_interval
             within = table.where(chosen)
             if within.intervals.size:

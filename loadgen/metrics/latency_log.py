@@ -13,7 +13,7 @@ from typing import Final, TextIO
 from loadgen.metrics.delta import StageDelta
 from loadgen.metrics.histogram import Delta, Histogram
 from loadgen.metrics.hlog import header, line
-from loadgen.metrics.journal import RunHeader, StageMeta, read_run, read_stage
+from loadgen.metrics.journal import RunHeader, RunResumed, StageMeta, read_run, read_stage
 from loadgen.metrics.keyed import Keyed, Table
 from loadgen.metrics.outcome import Grid
 from loadgen.units import NS_PER_SECOND
@@ -38,6 +38,7 @@ class LatencyLog:
         self, file: TextIO, run: RunHeader, *, patience_ns: int = _PATIENCE_NS, late: "Seconds | None" = None
     ) -> None:
         self._file = file
+        self._base_wall_seconds = run.base_wall_seconds
         self._base_ns = run.base_monotonic_ns
         self._patience_ns = patience_ns
         self._open = Seconds()
@@ -62,6 +63,13 @@ class LatencyLog:
         if written := self._write(self._open, over_ns):
             self._written_to_ns = written + 1
             self._file.flush()
+
+    def rebase(self, resumed: RunResumed) -> None:
+        """What follows was measured when the run was gone on with, perhaps by another monotonic clock."""
+        self._write(self._open)
+        self._written_to_ns = None
+        since_seconds = resumed.base_wall_seconds - self._base_wall_seconds
+        self._base_ns = resumed.base_monotonic_ns - round(since_seconds * NS_PER_SECOND)
 
     def close(self) -> None:
         """Write everything that is left, late samples in lines at the end, and close the file."""
@@ -135,6 +143,8 @@ def write_hlog(directory: Path) -> None:
         for record in read_run(directory):
             if isinstance(record, RunHeader):
                 log = LatencyLog(file, record, patience_ns=_REBUILD_PATIENCE_NS, late=Seconds())
+            elif isinstance(record, RunResumed) and log is not None:
+                log.rebase(record)
             elif isinstance(record, StageMeta) and log is not None:
                 _add_stage(log, directory, record)
         if log is not None:

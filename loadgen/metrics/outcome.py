@@ -84,6 +84,10 @@ class Outcome(msgspec.Struct, frozen=True):
     prompt_tokens_asked: int | None
     output_tokens_asked: int | None
     exchange: Exchange
+    expected: str | None = None
+    """The label that is the right answer, where the workload knows one."""
+    again: bool = False
+    """An earlier request of the run said the same."""
 
 
 class Grid(msgspec.Struct, frozen=True):

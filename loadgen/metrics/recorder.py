@@ -17,6 +17,7 @@ from loadgen.metrics.journal import (
     JournalWriter,
     RunEnd,
     RunHeader,
+    RunResumed,
     StageEnd,
     StageMeta,
     WorkerDeath,
@@ -25,7 +26,7 @@ from loadgen.metrics.journal import (
 )
 from loadgen.metrics.keyed import Keyed, Samples, fold_keyed
 from loadgen.metrics.latency_log import HLOG, LatencyLog, by_second, write_hlog
-from loadgen.metrics.outcome import UNFINISHED, Grid
+from loadgen.metrics.outcome import UNFINISHED
 from loadgen.metrics.running import RunningStage
 from loadgen.metrics.summary import Books, Live
 from loadgen.units import NS_PER_SECOND
@@ -45,16 +46,26 @@ class Recorder:
 
     hlog: write `latency.hlog` as the run goes.
     records: write the lines that come with the deltas to `requests.jsonl`.
+    resumed: the run has a journal already and goes on; its latency log is then made from it at the end.
 
     Raises RunFailure from any method where the disk does not take it.
     """
 
-    def __init__(self, directory: Path, header: RunHeader, *, hlog: bool, records: bool, clock: Clock) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        header: RunHeader,
+        *,
+        hlog: bool,
+        records: bool,
+        clock: Clock,
+        resumed: RunResumed | None = None,
+    ) -> None:
         self._directory = directory
         self._clock = clock
-        self._streamed = header.streamed
-        self._journal = JournalWriter(directory)
-        self._journal.append(header)
+        self._header = header
+        self._journal = JournalWriter(directory, resumed=resumed is not None)
+        self._journal.append(header if resumed is None else resumed)
         self._stages: dict[int, RunningStage] = {}
         self._stats: dict[int, WorkerStats] = {}
         self._stats_written_ns: dict[int, int] = {}
@@ -62,7 +73,9 @@ class Recorder:
         self._pending: dict[int, list[Keyed]] = {}
         self._settled_ns = clock.now_ns()
         with self._writing():
-            self._log = LatencyLog((directory / HLOG).open("w", encoding="ascii"), header) if hlog else None
+            self._make_log = hlog and resumed is not None
+            log = (directory / HLOG).open("w", encoding="ascii") if hlog and resumed is None else None
+            self._log = None if log is None else LatencyLog(log, header)
             self._records: BinaryIO | None = (directory / RECORDS).open("ab") if records else None
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -115,13 +128,14 @@ class Recorder:
         bounds: list[Keyed] = []
         if account == UNFINISHED:
             now_ns = self._clock.now_ns() if at_ns is None else at_ns
-            bounds = self._bounds(grid, instants, intervals, now_ns)
+            bounds = self._bounds(running.meta, instants, intervals, now_ns)
         self._journal.append(Booking(stage, account, intervals.tolist(), bounds, queued), stage)
         running.accounts[account] += len(intended_ns)
 
-    def _bounds(self, grid: Grid, instants: Ints, intervals: Ints, now_ns: int) -> list[Keyed]:
-        seconds = np.full_like(instants, (now_ns - grid.window_ns) // NS_PER_SECOND)
-        names = ("response_at_least", "ttft_at_least") if self._streamed else ("response_at_least",)
+    def _bounds(self, meta: StageMeta, instants: Ints, intervals: Ints, now_ns: int) -> list[Keyed]:
+        seconds = np.full_like(instants, (now_ns - meta.grid.window_ns) // NS_PER_SECOND)
+        streamed = self._header.of_stage(meta).streamed
+        names = ("response_at_least", "ttft_at_least") if streamed else ("response_at_least",)
         return fold_keyed([Samples(name, now_ns - instants, intervals, seconds) for name in names])
 
     def worker(self, stats: WorkerStats) -> None:
@@ -168,8 +182,8 @@ class Recorder:
                 self._records.close()
             if self._log is not None:
                 self._log.close()
-                if self._log.incomplete:
-                    write_hlog(self._directory)
+            if self._make_log or (self._log is not None and self._log.incomplete):
+                write_hlog(self._directory)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -225,7 +239,7 @@ class Recorder:
         return Live(
             stage=meta.name,
             stage_number=meta.stage + 1,
-            stages=max(meta.stages, meta.stage + 1),
+            stages=max(meta.stages, meta.stage + 1) if meta.stages else 0,
             elapsed_seconds=elapsed_ns / NS_PER_SECOND,
             duration_seconds=None if meta.duration_ns is None else meta.duration_ns / NS_PER_SECOND,
             requests=meta.requests,
@@ -240,6 +254,7 @@ class Recorder:
             lateness_p99=running.lateness_p99(),
             percentiles=running.percentiles(),
             warnings=list(self._warnings),
+            purpose=meta.purpose,
         )
 
     def _current(self, now_ns: int) -> RunningStage | None:

@@ -27,6 +27,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     request_id: str | None = None
     """By which the target's own log names the request."""
     label: str | None = None
+    expected: str | None = None
     items: int | None = None
     dimensions: int | None = None
     retries: int = 0
@@ -61,6 +62,7 @@ def record_of(outcome: Outcome, grid: Grid) -> Record:
         chunks=len(chunks),
         request_id=exchange.request_id,
         label=exchange.label,
+        expected=outcome.expected,
         items=exchange.items,
         dimensions=exchange.dimensions,
         retries=exchange.retries,

@@ -1,18 +1,23 @@
 """From the journal of a run to its summary; the same path for a run that just ended, one of last year, a killed one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
+from msgspec.structs import replace
 
+from loadgen.metrics.accuracy import accuracy_of
+from loadgen.metrics.attainment import attained
 from loadgen.metrics.delta import COMPLETIONS, GOOD, ITEMS, OUTPUT_TOKENS, PROMPT_TOKENS, TokenTotals
+from loadgen.metrics.glance import Glance
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.journal import (
     NoJournal,
     Record,
     RunEnd,
     RunHeader,
+    RunResumed,
     StageEnd,
     StageMeta,
     WorkerDeath,
@@ -22,11 +27,14 @@ from loadgen.metrics.journal import (
     read_stage,
 )
 from loadgen.metrics.latencies import LOOP_LAG, StageLatencies, latency_of
+from loadgen.metrics.repeats import repeats_of
 from loadgen.metrics.running import books_of
-from loadgen.metrics.slo import Slo, check
+from loadgen.metrics.slo import Slo, check, request_limits, slo_of, verdict_of
 from loadgen.metrics.summary import (
     Generator,
     Items,
+    SloCheck,
+    SloVerdict,
     Stage,
     Stationary,
     Summary,
@@ -38,9 +46,9 @@ from loadgen.metrics.summary import (
 )
 from loadgen.metrics.survey import Survey
 from loadgen.metrics.timeline import series_of
-from loadgen.metrics.verdict import Finding, judge
+from loadgen.metrics.verdict import Finding, generator_faults, judge
 from loadgen.metrics.window import Span, choose_window, concurrency, stationarity
-from loadgen.units import NS_PER_SECOND, Duration, parse_duration
+from loadgen.units import NS_PER_SECOND
 
 KILLED: Final = "killed"
 """How a stage ended that has no end in the journal."""
@@ -58,11 +66,10 @@ class RunJournal(msgspec.Struct):
     """The last of each process, by pid."""
     end: RunEnd | None = None
 
-    @property
-    def slo(self) -> Slo | None:
-        """As the profile promises it."""
-        promised = self.header.profile.get("slo")
-        return None if promised is None else msgspec.convert(promised, Slo, dec_hook=_duration)
+    def slo(self, meta: StageMeta) -> Slo | None:
+        """As the profile of a stage promises it."""
+        promised = self.header.of_stage(meta).profile.get("slo")
+        return None if promised is None else slo_of(promised)
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -84,15 +91,9 @@ def summarise(directory: Path) -> Summary:
         NoJournal: the directory holds no run.
     """
     run = read_overview(directory)
-    measured: list[Measured] = []
-    lowest: float | None = None
-    for meta in run.metas:
-        stage = measure(directory, run, meta, lowest)
-        lowest = _lower(lowest, stage.service_seconds)
-        measured.append(stage)
+    measured = StagesSoFar(directory, len(run.metas)).measured(run)
     findings = [stage.finding for stage in measured]
     stages = [finding.stage for finding in findings]
-    slo = run.slo
     end = run.end
     return Summary(
         name=run.header.name,
@@ -102,28 +103,55 @@ def summarise(directory: Path) -> Summary:
             end,
             [f"Worker {death.worker} (pid {death.pid}) died: {death.reason}." for death in run.deaths],
             _told(run),
-            None if slo is None else check(slo, stages),
+            _slo_verdict(run, stages),
         ),
         stages=stages,
+        repeats=repeats_of(stages),
         generator=_generator(run, measured),
         environment=_environment(run),
         profile=run.header.profile,
+        simulated=run.header.simulated,
         interrupted=end is not None and end.interrupted,
         failure=None if end is None else end.failure,
     )
 
 
-def summarise_stage(directory: Path, number: int) -> Stage:
-    """The summary of one stage, at the cost of reading that stage only.
+class StagesSoFar(Sequence[Stage]):
+    """The first `ended` stages of a run, which have ended. Each is measured when it is first looked at, and once."""
 
-    Raises:
-        NoJournal: the directory holds no run, or its run no such stage.
-    """
-    run = read_overview(directory)
-    for meta in run.metas:
-        if meta.stage == number:
-            return measure(directory, run, meta, None).finding.stage
-    raise NoJournal(f"{directory}: the run has no stage {number}")
+    def __init__(self, directory: Path, ended: int = 0) -> None:
+        self.ended = ended
+        self._directory = directory
+        self._measured: list[Measured] = []
+        self._lowest: float | None = None
+
+    def __len__(self) -> int:
+        return self.ended
+
+    @overload
+    def __getitem__(self, index: int) -> Stage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Stage]: ...
+    def __getitem__(self, index: int | slice) -> Stage | Sequence[Stage]:
+        stages = [one.finding.stage for one in self.measured(read_overview(self._directory))]
+        return stages[index]
+
+    def measured(self, run: RunJournal) -> list[Measured]:
+        """All of them, with what a verdict needs."""
+        for meta in run.metas[len(self._measured) : self.ended]:
+            one = measure(self._directory, run, meta, self._lowest)
+            self._lowest = _lower(self._lowest, one.service_seconds)
+            self._measured.append(one)
+        return self._measured
+
+    def glance(self, at: Glance, number: int) -> Stage | None:
+        """The stage that is under way, as far as all that was intended has ended; None where nothing has."""
+        run = read_overview(self._directory)
+        self.measured(run)
+        meta = next(meta for meta in run.metas if meta.stage == number)
+        if at.intervals(meta.grid) < 1:
+            return None
+        return measure(self._directory, run, meta, self._lowest, at).finding.stage
 
 
 def read_overview(directory: Path) -> RunJournal:
@@ -138,7 +166,9 @@ def read_overview(directory: Path) -> RunJournal:
         raise NoJournal(f"{directory} holds no run: its journal is empty")
     run = RunJournal(header)
     for record in records:
-        if isinstance(record, StageMeta):
+        if isinstance(record, RunResumed):
+            run.end = None
+        elif isinstance(record, StageMeta):
             run.metas.append(record)
         elif isinstance(record, StageEnd):
             run.ends[record.stage] = record
@@ -153,8 +183,14 @@ def read_overview(directory: Path) -> RunJournal:
     return run
 
 
-def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: float | None) -> Measured:
-    """One stage. `service_seconds`: the lowest mean service time of other stages, which tells how long is long."""
+def measure(
+    directory: Path, run: RunJournal, meta: StageMeta, service_seconds: float | None, at: Glance | None = None
+) -> Measured:
+    """One stage. `service_seconds`: the lowest mean service time of other stages, which tells how long is long.
+
+    at: how far to look at a stage that is under way.
+    """
+    header, slo = run.header.of_stage(meta), run.slo(meta)
 
     def read() -> Iterator[Record]:
         return read_stage(directory, meta.stage)
@@ -163,29 +199,38 @@ def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: 
     end = run.ends.get(meta.stage)
     # Killed: the arrivals reached at least to the last thing that happened.
     stop_ns = end.stop_ns if end is not None else meta.grid.window_ns + survey.bins.end * meta.grid.bin_ns
-    span = choose_window(meta, stop_ns, survey.bins)
-    latencies = StageLatencies(read, span, ttft_bounded=run.header.streamed)
+    span = choose_window(meta, stop_ns, survey.bins) if at is None else at.window(meta.grid)
+    latencies = StageLatencies(read, span, ttft_bounded=header.streamed)
     latency_seconds, loop_lag = latencies.summarised()
     service = _lower(service_seconds, latencies.mean_seconds("service"))
-    steady = stationarity(span, survey.bins, service)
+    steady = stationarity(span, survey.bins, service) if at is None else at.stationarity(span, survey.bins, service)
+    throughput = _throughput(span, survey, header, judged=slo is not None and bool(request_limits(slo)))
+    good = attained(read, survey, span, slo, throughput.goodput)
     stage = Stage(
         name=meta.name,
         kind=meta.kind,
         books=books_of(survey.accounts(), None if end is None else end.intended),
         window=_window(span, survey),
-        throughput=_throughput(span, survey, run),
+        throughput=replace(throughput, goodput_ci=good.goodput_ci),
         concurrency=concurrency(span, survey.bins),
         latency_seconds=latency_seconds,
         tokens=_tokens(survey.token_totals(span.holds)),
-        stationary=Stationary(str(steady.stability), steady.reason),
+        stationary=Stationary(str(steady.stability), steady.reason, steady.growing),
         short=survey.token_totals().short,
         ended_by=KILLED if end is None else end.ended_by,
         offered_rate=meta.offered_rate,
         intended_concurrency=meta.concurrency,
         failure_messages=survey.messages,
-        items=_items(run.header, survey.token_totals(span.holds), latencies.mean_seconds("service")),
+        items=_items(header, survey.token_totals(span.holds), latencies.mean_seconds("service")),
         labels=dict(sorted(survey.labels(span.holds).items())),
+        accuracy=accuracy_of(survey.judged(span.holds)),
+        rows_again=survey.rows_again,
         retries=survey.retries,
+        attainment=good.attainment,
+        purpose=meta.purpose,
+        settings=meta.settings,
+        repeat=meta.repeat,
+        end_reason=None if end is None else end.reason,
         series=series_of(meta.grid, survey, read()),
         curves=latencies.curves(),
     )
@@ -193,17 +238,31 @@ def measure(directory: Path, run: RunJournal, meta: StageMeta, service_seconds: 
         stage=stage,
         loop_lag=loop_lag,
         excused=survey.excused(span.first_interval, span.end_interval),
-        worker_cpu={cost.last.worker: cost.cpu for cost in survey.processes.values() if cost.cpu is not None},
+        worker_cpu=_worker_cpu(run, survey),
         parent_cpu=_parent_cpu(run, end),
         ended=end is not None,
         judged=meta.judged,
         unsettled=span.unsettled,
-        more_than_prompts=run.header.more_than_prompts,
+        more_than_prompts=header.more_than_prompts,
     )
+    stage = replace(stage, generator_faults=generator_faults(finding))
+    finding = replace(finding, stage=stage)
     stats = {pid: cost.last for pid, cost in survey.processes.items()}
     merged = latencies.merged
     mean_service = latencies.mean_seconds("service")
     return Measured(finding, mean_service, merged.get("lateness"), merged.get(LOOP_LAG), stats)
+
+
+def _slo_verdict(run: RunJournal, stages: Sequence[Stage]) -> SloVerdict | None:
+    """Each stage held against its promises; a probe of a search, which tries where they break, against none."""
+    checks: list[SloCheck] = []
+    promised = False
+    for meta, stage in zip(run.metas, stages, strict=True):
+        slo = run.slo(meta)
+        if slo is not None and stage.purpose is None:
+            promised = True
+            checks += check(slo, [stage]).checks
+    return verdict_of(checks) if promised else None
 
 
 def _told(run: RunJournal) -> list[str]:
@@ -234,16 +293,16 @@ def _window(span: Span, survey: Survey) -> Window:
     )
 
 
-def _throughput(span: Span, survey: Survey, run: RunJournal) -> Throughput:
-    bins, seconds = survey.bins, run.header.sound_seconds
+def _throughput(span: Span, survey: Survey, header: RunHeader, *, judged: bool) -> Throughput:
+    bins, seconds = survey.bins, header.sound_seconds
     requests = span.rate(bins, COMPLETIONS)
     items = span.rate(bins, ITEMS) if seconds is None else requests * seconds
     return Throughput(
         requests=requests,
         output_tokens=span.rate(bins, OUTPUT_TOKENS),
         prompt_tokens=span.rate(bins, PROMPT_TOKENS),
-        goodput=span.rate(bins, GOOD) if run.slo is not None else None,
-        items=None if run.header.items is None else items,
+        goodput=span.rate(bins, GOOD) if judged else None,
+        items=None if header.items is None else items,
     )
 
 
@@ -273,7 +332,16 @@ def _tokens(totals: TokenTotals) -> Tokens:
     )
 
 
+def _worker_cpu(run: RunJournal, survey: Survey) -> dict[int, float]:
+    """None in virtual time, of which a worker that is a task takes what it takes."""
+    if run.header.simulated:
+        return {}
+    return {cost.last.worker: cost.cpu for cost in survey.processes.values() if cost.cpu is not None}
+
+
 def _parent_cpu(run: RunJournal, end: StageEnd | None) -> float | None:
+    if run.header.simulated:
+        return None
     if end is not None and end.parent_cpu is not None:
         return end.parent_cpu
     return None if run.end is None else run.end.parent_cpu
@@ -291,6 +359,7 @@ def _lower(a: float | None, b: float | None) -> float | None:
 
 
 def _generator(run: RunJournal, measured: list[Measured]) -> Generator:
+    """In virtual time it has no processes, and no cost that could be held against that time."""
     stats: dict[int, WorkerStats] = {}
     for stage in measured:
         stats.update(stage.stats)
@@ -305,9 +374,9 @@ def _generator(run: RunJournal, measured: list[Measured]) -> Generator:
     return Generator(
         workers=[
             _worker(worker, list(stats.values()), run.opened, run.deaths)
-            for worker in sorted({one.worker for one in known})
+            for worker in sorted({one.worker for one in known} if not run.header.simulated else ())
         ],
-        parent_cpu=None if run.end is None else run.end.parent_cpu,
+        parent_cpu=_parent_cpu(run, None),
         credits_exhausted_seconds=None if run.end is None else run.end.credits_exhausted_ns / NS_PER_SECOND,
         lateness=latency_of(lateness) if lateness.count else None,
         loop_lag=latency_of(loop_lag) if loop_lag.count else None,
@@ -332,16 +401,10 @@ def _worker(
         pid=last.pid if last is not None else next((one.pid for one in unmeasured if one.pid), None),
         cpu=sum(one.cpu_ns for one in processes) / wall_ns if wall_ns else 0.0,
         rss_bytes=max((one.rss_bytes for one in processes), default=0),
-        restarts=len({one.pid for one in processes} | {one.pid for one in starts} | dead) - 1,
+        # A stage with another target, or a run that is gone on with, has other processes, and none of them died.
+        restarts=min(len({one.pid for one in processes} | {one.pid for one in starts} | dead) - 1, len(died)),
         deaths=[death.reason for death in died],
         gc_seconds=sum(one.gc_ns for one in processes) / NS_PER_SECOND,
         gc_max_seconds=max((one.gc_max_ns for one in processes), default=0) / NS_PER_SECOND,
         target=TargetStart(starts[-1].start_ns / NS_PER_SECOND, starts[-1].memory_bytes) if starts else None,
     )
-
-
-def _duration(kind: type, value: Any) -> Any:
-    """Read a duration as profiles write it, text or ns."""
-    if kind is not Duration:
-        raise NotImplementedError(kind)
-    return parse_duration(value) if isinstance(value, str) else Duration(value)

@@ -7,6 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+from loadgen.metrics.accuracy import Accuracy
+from loadgen.metrics.promises import Estimate
+from loadgen.metrics.promises import SloCheck as SloCheck
+from loadgen.metrics.promises import SloVerdict as SloVerdict
+
 SCHEMA: Final = 1
 
 PERCENTILES: Final = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
@@ -103,6 +108,9 @@ class Throughput(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens: float
     prompt_tokens: float
     goodput: float | None = None
+    """Of requests that met every limit of the SLO by their own values; None where there are no such limits."""
+    goodput_ci: tuple[float, float] | None = None
+    """Its 95 % confidence interval; None where none is promised, or the window is too short to tell."""
     items: float | None = None
     """Of what a request has several of, see `Items`."""
 
@@ -181,7 +189,8 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     short: int
     """Completed requests whose output was shorter than asked for under `ignore_eos`."""
     ended_by: str
-    """What ended the arrivals: `duration`, `requests`, `interrupted`, `abort_when`, `failure`, or `killed`."""
+    """What ended the arrivals: `duration`, `requests`, `decided` (a look at a probe), `stop_when`, `max_time`,
+    `interrupted`, `abort_when`, `failure`, or `killed`."""
     offered_rate: float | None = None
     """Requests per second that the load asked for; None in a closed loop and offline."""
     intended_concurrency: int | None = None
@@ -192,8 +201,16 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     """None for kinds of workload whose requests have one answer each."""
     labels: dict[str, int] = {}
     """By label, the completed requests of the window whose answer it was; empty where answers are no labels."""
+    accuracy: Accuracy | None = None
+    """None where no request says which label is right."""
+    rows_again: int = 0
+    """Requests that were sent and said what an earlier one of the run had said: the dataset has fewer rows."""
     retries: int = 0
     """How often requests were sent again since the server asked them to wait (`target.retry`)."""
+    end_reason: str | None = None
+    """What ended it early, in a sentence, where there is more to say than `ended_by` does."""
+    attainment: Estimate | None = None
+    """The share of the window's requests that were good; None where none is promised."""
     purpose: str | None = None
     """What a search asked this stage for, such as `low load`; None where the load itself has it."""
     settings: dict[str, Any] = {}
@@ -240,25 +257,6 @@ class Generator(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long the producer had requests due and no worker with a free credit; None where the run was killed."""
     lateness: Latency | None = None
     loop_lag: Latency | None = None
-
-
-class SloCheck(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One promise held against one stage. `outcome` is `met`, `missed` or `undecided` (the interval has the limit)."""
-
-    stage: str
-    metric: str
-    percentile: str | None
-    limit: float
-    outcome: str
-    value: float | None = None
-    ci: tuple[float, float | None] | None = None
-
-
-class SloVerdict(msgspec.Struct, frozen=True):
-    """`met` is None while no check decides it: all are met or undecided, and at least one is undecided."""
-
-    met: bool | None
-    checks: list[SloCheck]
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -368,6 +366,7 @@ class Live(msgspec.Struct, frozen=True):
     stage: str
     stage_number: int
     stages: int
+    """How many are planned; 0 where that is decided as the run goes."""
     elapsed_seconds: float
     """Of this stage's arrivals; negative before the first."""
     duration_seconds: float | None
@@ -385,3 +384,5 @@ class Live(msgspec.Struct, frozen=True):
     percentiles: dict[str, dict[str, float]]
     """By latency (`ttft`, `itl`, `response`) and percentile (`p50`, `p90`, `p99`), in seconds, of the stage so far."""
     warnings: list[str]
+    purpose: str | None = None
+    """What a search asked the stage for."""

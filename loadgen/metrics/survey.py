@@ -5,7 +5,7 @@ What is gathered is kept by interval or bin, so that the window can be chosen fr
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from loadgen.metrics.delta import ARRIVALS, COLUMNS, MESSAGE_KINDS, Column, StageDelta, TokenTotals
 from loadgen.metrics.histogram import Ints
 from loadgen.metrics.journal import Booking, Record, StageMeta, WorkerStats
-from loadgen.metrics.outcome import BINS_PER_INTERVAL, UNFINISHED, Grid
+from loadgen.metrics.outcome import BINS_PER_INTERVAL, CANCELLED, LOST, UNFINISHED, Grid
 
+T = TypeVar("T")
 Floats = NDArray[np.float64]
 
 _BATCH: Final = 4096
@@ -102,7 +103,9 @@ class Survey:
         """By kind of failure, the words of the first that came with any."""
         self.retries = 0
         self._accounts: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self.rows_again = 0
         self._labels: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._judged: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self._sends: Counter[tuple[int, int, int]] = Counter()
         self._excused: Counter[int] = Counter()
         self._tokens: defaultdict[int, Ints] = defaultdict(lambda: np.zeros(len(_TOKEN_SUMS), np.int64))
@@ -120,7 +123,10 @@ class Survey:
             self._accounts[interval][account] += requests
         for interval, label, requests in delta.labels:
             self._labels[interval][label] += requests
+        for interval, right, requests in delta.judged:
+            self._judged[interval][right] += requests
         self.retries += delta.retries
+        self.rows_again += delta.rows_again
         for interval, admitted_in, sent_in, requests in delta.sent:
             self._sends[interval, admitted_in, sent_in] += requests
         for interval, requests in delta.excused:
@@ -155,6 +161,11 @@ class Survey:
         """The labels of the completed requests intended in the chosen intervals, where answers are labels."""
         return _sum(self._labels, chosen)
 
+    def judged(self, chosen: Callable[[int], bool]) -> Counter[int]:
+        """The completed requests intended in the chosen intervals whose right label is known: under 1 those that had
+        it, under 0 the others."""
+        return _sum(self._judged, chosen)
+
     def sent(self, first: int, end: int) -> int:
         """Requests intended from interval `first` on that were sent before interval `end`."""
         return sum(n for (at, _, sent_in), n in self._sends.items() if at >= first and sent_in < end)
@@ -163,6 +174,17 @@ class Survey:
         """Requests intended from interval `first` on that were not sent before `end`, not by the generator's fault."""
         queued = sum(n for (at, admitted_in, _), n in self._sends.items() if at >= first and admitted_in >= end)
         return queued + sum(n for at, n in self._excused.items() if at >= first)
+
+    def answerable(self, chosen: Callable[[int], bool] = lambda interval: True) -> dict[int, int]:
+        """Requests that the target had to answer, by the interval of their intended start.
+
+        What a worker of ours lost and what a person cancelled is left out.
+        """
+        return {
+            interval: accounts.total() - accounts[LOST] - accounts[CANCELLED]
+            for interval, accounts in self._accounts.items()
+            if chosen(interval)
+        }
 
     def token_totals(self, chosen: Callable[[int], bool] = lambda interval: True) -> TokenTotals:
         """The sums over the completed requests intended in the chosen intervals; their interval stands as 0."""
@@ -173,8 +195,8 @@ class Survey:
         return TokenTotals(0, *sums.tolist())
 
 
-def _sum(counts: Mapping[int, Counter[str]], chosen: Callable[[int], bool]) -> Counter[str]:
-    total: Counter[str] = Counter()
+def _sum(counts: Mapping[int, Counter[T]], chosen: Callable[[int], bool]) -> Counter[T]:
+    total: Counter[T] = Counter()
     for interval, own in counts.items():
         if chosen(interval):
             total.update(own)

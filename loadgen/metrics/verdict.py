@@ -55,14 +55,17 @@ def judge(
     end: how it ended; None where it was killed.
     deaths: how worker processes died, a sentence each.
     told: warnings that the run itself gave.
+
+    What the stages of a search show bears on what it found (`load.program.search_result`) and not on the run.
     """
     reasons, warnings = [], [*told, *deaths]
     if end is not None and end.failure is not None:
         reasons.append(_sentence(f"the run failed: {end.failure}"))
     for finding in findings:
         label = f"Stage {finding.stage.name}: " if len(findings) > 1 else ""
-        reasons += [_sentence(label + text) for text in _reasons(finding)]
-        warnings += [_sentence(label + text) for text in _warnings(finding)]
+        if finding.stage.purpose is None:
+            reasons += [_sentence(label + text) for text in finding.stage.generator_faults]
+            warnings += [_sentence(label + text) for text in _warnings(finding)]
     if end is None:
         warnings.append("The run was killed before its end: later stages may be missing.")
     elif end.interrupted:
@@ -81,6 +84,11 @@ def lateness_bound(stage: Stage) -> float:
     """
     typical = stage.latency_seconds.service_ttft or stage.latency_seconds.service
     return max(LATENESS_FLOOR_SECONDS, LATENESS_SHARE * typical.p50 if typical is not None else 0.0)
+
+
+def generator_faults(finding: Finding) -> list[str]:
+    """Why the numbers of a stage are not the target's, a sentence each; none where they are."""
+    return [_sentence(text) for text in _reasons(finding)]
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------
@@ -182,6 +190,11 @@ def _about_the_load(finding: Finding) -> Iterator[str]:
     if stage.window.books.dropped:
         share = stage.window.books.dropped / stage.window.books.intended
         yield f"{stage.window.books.dropped} requests ({_percent(share)}) were dropped for want of a free slot"
+    if stage.rows_again:
+        yield (
+            f"{stage.rows_again} requests said what earlier ones of the run had said, as the dataset has fewer rows:"
+            " a prefix cache knows them"
+        )
     if stage.intended_concurrency is not None:
         yield "a closed loop: response times are conditioned on the target's own pace"
     if finding.unsettled:

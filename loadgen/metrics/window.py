@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.metrics.delta import (
     ARRIVALS,
@@ -30,12 +31,14 @@ class Span(msgspec.Struct, frozen=True):
     """The window of a stage: from the start of an interval to the instant at which the arrivals stopped.
 
     unsettled: the warm-up was to be found, and none ended in the first half of the stage.
+    cut: the stage goes on after `stop_ns`, which ends an interval; what was intended later is not looked at yet.
     """
 
     grid: Grid
     first_interval: int
     stop_ns: int
     unsettled: bool = False
+    cut: bool = False
 
     @property
     def start_ns(self) -> int:
@@ -65,8 +68,8 @@ class Span(msgspec.Struct, frozen=True):
         return max(self.first_bin + 1, self.grid.bin_of(self.stop_ns))
 
     def holds(self, interval: int) -> bool:
-        """Whether requests intended in an interval count: nothing is intended after the stop."""
-        return interval >= self.first_interval
+        """Whether requests intended in an interval count: nothing is intended after the stop of a whole stage."""
+        return interval >= self.first_interval and not (self.cut and interval >= self.end_interval)
 
     def total(self, bins: Bins, name: str) -> float:
         """The sum of a series over the bins inside."""
@@ -79,11 +82,14 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def choose_window(meta: StageMeta, stop_ns: int, bins: Bins) -> Span:
-    """The window of a stage: what an explicit warm-up leaves of it, or what follows the warm-up that is found.
+    """The window of a stage: what an explicit warm-up leaves of it, or what follows the warm-up that is found; of a
+    stage whose length looks decide, what follows its first quarter.
 
-    The latter is MSER-5 over the means by bin of the number in flight and of TTFT, rounded up to the start of an
-    interval, and never past half of the stage.
+    The warm-up that is found is MSER-5 over the means by bin of the number in flight and of TTFT, rounded up to the
+    start of an interval, and never past half of the stage.
     """
+    if meta.from_quarter:
+        return Span(meta.grid, max(0, meta.grid.interval_of(stop_ns - 1) + 1) // 4, stop_ns)
     if not meta.warmup_auto:
         return Span(meta.grid, 0, stop_ns)
     count = meta.grid.bin_of(stop_ns) - bins.first
@@ -111,12 +117,14 @@ def stationarity(span: Span, bins: Bins, service_seconds: float | None) -> Stati
     """
     whole = flow(span, bins, span.first_bin, service_seconds)
     verdict = judge(whole)
-    if verdict.stability is not Stability.UNSTABLE or service_seconds is None:
+    if not verdict.growing or service_seconds is None:
         return verdict
     filled = bins.first + ceil(_FILLING_SERVICE_TIMES * service_seconds * NS_PER_SECOND / span.grid.bin_ns)
     first = max(span.first_bin, min(filled, (span.first_bin + span.end_bin) // 2))
     if growing(flow(span, bins, first, service_seconds)):
         return verdict
+    if verdict.stability is Stability.TOO_SHORT:
+        return replace(verdict, growing=False)
     reason = f"in flight grew from {whole.in_flight_start} while the target filled, and no more after that"
     return Stationarity(Stability.STABLE, reason, verdict.needed_seconds)
 

@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from loadgen.metrics.slo import Slo
+from loadgen.profile.dataset import Dataset
 from loadgen.profile.load import (
     AbortWhen,
     Concurrency,
@@ -52,6 +53,7 @@ __all__ = [
     "Choice",
     "Concurrency",
     "Constant",
+    "Dataset",
     "EngineTarget",
     "Fixed",
     "Gamma",
@@ -81,8 +83,10 @@ __all__ = [
 ]
 
 
-IN_PROCESS: Final = ("chat", "completion")
-"""The kinds of workload that a model inside a worker, real or simulated, answers."""
+OF_SIMULATOR: Final = ("chat", "completion")
+"""The kinds of workload that the simulator inside a worker answers."""
+OF_ENGINE: Final = (*OF_SIMULATOR, "choice", "score", "embed")
+"""The kinds of workload that an engine inside a worker answers."""
 
 
 class Workers(Table, frozen=True, kw_only=True):
@@ -121,7 +125,16 @@ class Profile(Table, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         target, kind = self.target, self.workload.kind
-        in_process = isinstance(target, SimTarget) and target.transport == "in-process"
-        if kind not in IN_PROCESS and (in_process or isinstance(target, EngineTarget)):
-            what = "the simulator in a worker" if in_process else "an engine in a worker"
-            raise ValueError(f'workload.kind = "{kind}": {what} has {" and ".join(IN_PROCESS)}; a server has the rest')
+        if isinstance(target, SimTarget) and target.transport == "in-process":
+            _one_of(OF_SIMULATOR, kind, "the simulator")
+        elif isinstance(target, EngineTarget):
+            _one_of(OF_ENGINE, kind, "an engine")
+            unfit = "generate" if kind == "embed" else "pooling"
+            if target.engine_args.get("runner") == unfit:
+                raise ValueError(f'workload.kind = "{kind}": an engine of engine_args.runner = "{unfit}" has none')
+
+
+def _one_of(kinds: tuple[str, ...], kind: str, what: str) -> None:
+    if kind not in kinds:
+        has = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+        raise ValueError(f'workload.kind = "{kind}": {what} in a worker has {has}; a server has the rest')

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from loadgen.metrics.journal import STREAMED
+from loadgen.profile.dataset import FROM_DATASET, Dataset
 from loadgen.profile.table import Positive, Table, TokenCount
 
 
@@ -136,7 +137,10 @@ class Workload(Table, frozen=True, kw_only=True):
 
     kind: Kind = "chat"
     """What is asked of the server, and so which of its endpoints is."""
-    source: Literal["synthetic"] = "synthetic"
+    source: Literal["synthetic", "dataset"] = "synthetic"
+    dataset: Dataset | None = None
+    """The file that requests come from, for `source = "dataset"`; then `prompt_tokens`, `nonce` and `cache_bust` have
+    no meaning."""
     prompt_tokens: Lengths = 256
     """Where there are several `inputs`: of each, and of a query. Sounds to transcribe have none."""
     output_tokens: Lengths | None = 64
@@ -173,6 +177,7 @@ class Workload(Table, frozen=True, kw_only=True):
                 raise ValueError(f"{name} needs kind = {_either(kinds)}")
         if self.kind not in STREAMED and self.body.get("stream"):
             raise ValueError(f'body.stream: a request of kind = "{self.kind}" has a whole answer')
+        self._check_source()
         if self.kind == "score":
             self._check_score()
         self._check_choice()
@@ -185,6 +190,20 @@ class Workload(Table, frozen=True, kw_only=True):
         if self.kind != "embed" and self.dimensions is not None:
             raise ValueError('dimensions needs kind = "embed"')
 
+    def _check_source(self) -> None:
+        if self.dataset is None:
+            if self.source == "dataset":
+                raise ValueError('source = "dataset" needs [workload.dataset], with the path of a file')
+            return
+        if self.source != "dataset":
+            raise ValueError('dataset needs source = "dataset"')
+        if self.kind not in FROM_DATASET:
+            raise ValueError(f"dataset needs kind = {_either(FROM_DATASET)}")
+        if self.prompt_format != "text" or self.images is not None or self.audio is not None or self.inputs != 1:
+            raise ValueError(
+                "dataset: its rows are texts: prompt_format, images, audio and inputs have no place beside it"
+            )
+
     def _check_score(self) -> None:
         if self.prompt_format != "tokens":
             raise ValueError('kind = "score" needs prompt_format = "tokens": where the completion begins is then exact')
@@ -196,12 +215,18 @@ class Workload(Table, frozen=True, kw_only=True):
             if self.labels:
                 raise ValueError('labels need kind = "choice"')
             return
-        bare = {label.strip() for label in self.labels}
-        if len(self.labels) < 2 or len(bare) < len(self.labels) or "" in bare:
+        # The rows of a dataset may each have their own.
+        if not are_labels(self.labels) and (self.labels or self.dataset is None):
             raise ValueError('kind = "choice" needs labels, at least two, different and not empty')
         for name in _BREAKS_CHOICE:
             if self.body.get(name):
                 raise ValueError(f"body.{name}: something would follow the label")
+
+
+def are_labels(labels: tuple[str, ...]) -> bool:
+    """Whether these can be the labels of a choice: at least two, that differ by more than space, and none is empty."""
+    bare = {label.strip() for label in labels}
+    return len(bare) == len(labels) >= 2 and "" not in bare
 
 
 def _either(kinds: tuple[str, ...]) -> str:

@@ -8,14 +8,18 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.metrics.summary import PERCENTILES, SloCheck, Stage, Summary, Verdict
-from loadgen.report.lines import Line, generator_lines, stage_lines
+from loadgen.report.answer import answer_of
+from loadgen.report.comparison import checks_tables, points_table, repeats_table
+from loadgen.report.lines import Line, failures_over, faults_over, generator_lines, stage_lines
+from loadgen.report.points import BAD, DOUBT, GOOD, is_comparison, point_columns
+from loadgen.report.repeats import MAIN, repeat_rows
 from loadgen.report.tables import (
-    POINT_COLUMNS,
+    SIMULATED,
     LatencyRow,
     SloRow,
     brief,
+    checks_by_stage,
     latency_rows,
-    point_cells,
     printable,
     slo_line,
     slo_rows,
@@ -23,8 +27,11 @@ from loadgen.report.tables import (
 
 _WIDTH: Final = 100
 _FEW_PERCENTILES: Final = ("p50", "p99", "p99.9")
-_FEW_POINT_COLUMNS: Final = tuple(c for c in POINT_COLUMNS if c not in ("goodput", "ttft p50", "itl p50"))
 _MANY_CHECKS: Final = 12
+_FEW_WARNINGS: Final = 4
+"""Where stages are compared: most of what is said of each stands in the table."""
+_FEW_GENERATOR_LINES: Final = ("lateness", "loop lag")
+_TONE_STYLE: Final = {GOOD: "bold green", BAD: "bold red", DOUBT: "bold yellow"}
 _OUTCOME_STYLE: Final = {"met": "green", "missed": "bold red", "undecided": "yellow"}
 _MET_STYLE: Final = {True: "bold green", False: "bold red", None: "bold yellow"}
 
@@ -44,18 +51,54 @@ def render_summary(summary: Summary, console: Console) -> None:
 
 
 def _print_summary(summary: Summary, console: Console) -> None:
-    _print_verdict(summary.verdict, console)
+    comparison = is_comparison(summary)
+    if summary.simulated:
+        _print(console, Text(SIMULATED, style="bold magenta"))
+    _print_verdict(summary.verdict, console, comparison=comparison)
     _print(console, Text(f"{printable(summary.name)}, started {printable(summary.started_at)}", style="dim"))
-    several = len(summary.stages) > 1
-    if several:
+    if summary.stages and (comparison or len(summary.stages) > 1):
         console.print()
-        _print(console, _points(summary.stages, POINT_COLUMNS if _roomy(console) else _FEW_POINT_COLUMNS))
-    checks = summary.verdict.slo.checks if summary.verdict.slo else []
-    for number, stage in enumerate(summary.stages, 1):
-        place = f"stage {number} of {len(summary.stages)}: " if several else ""
-        _print_stage(f"{place}{printable(stage.name)}", stage, checks, console)
+        _print(console, points_table(point_columns(summary.stages, summary.search), console.width))
+    if comparison:
+        _print_comparison(summary, console)
+    else:
+        _print_stages(summary, console)
     _print_heading("generator", console)
-    _print(console, _lines(generator_lines(summary.generator)))
+    generator = generator_lines(summary.generator)
+    _print(console, _lines([line for line in generator if not comparison or line.label in _FEW_GENERATOR_LINES]))
+    if comparison:
+        _print_answer(summary, console)
+
+
+def _print_comparison(summary: Summary, console: Console) -> None:
+    """What is said of stages that are compared beside the table of their points; the report has each by itself."""
+    checks = checks_by_stage(summary.stages, summary.verdict.slo.checks if summary.verdict.slo else [])
+    if summary.search is None:
+        for table in checks_tables(checks):
+            console.print()
+            _print(console, table)
+    if summary.repeats:
+        _print_heading("repeats", console)
+        _print(console, repeats_table(repeat_rows(summary.repeats, summary.stages, MAIN)))
+    if wrong := [*failures_over(summary.stages), *faults_over(summary.stages)]:
+        console.print()
+        _print(console, _lines(wrong))
+
+
+def _print_stages(summary: Summary, console: Console) -> None:
+    several = len(summary.stages) > 1
+    checks = checks_by_stage(summary.stages, summary.verdict.slo.checks if summary.verdict.slo else [])
+    for number, (stage, own) in enumerate(zip(summary.stages, checks, strict=True), 1):
+        place = f"stage {number} of {len(summary.stages)}: " if several else ""
+        _print_stage(f"{place}{printable(stage.name)}", stage, own, console)
+
+
+def _print_answer(summary: Summary, console: Console) -> None:
+    answer = answer_of(summary)
+    if answer is not None:
+        console.print()
+        _print(console, Text(answer.headline, style=_TONE_STYLE.get(answer.tone, "")))
+        _print(console, _lines(answer.lines))
 
 
 def _roomy(console: Console) -> bool:
@@ -71,22 +114,37 @@ def _print_heading(title: str, console: Console) -> None:
     _print(console, Text(title, style="bold"))
 
 
-def _print_verdict(verdict: Verdict, console: Console) -> None:
+def _print_verdict(verdict: Verdict, console: Console, *, comparison: bool) -> None:
     if verdict.valid:
         _print(console, Text("VALID", style="bold green"))
     else:
         _print(console, Text("INVALID: these numbers are the generator's, not the target's", style="bold red"))
     for reason in verdict.reasons:
         _print(console, _item(reason, "red"))
-    if verdict.slo:
+    if verdict.slo and verdict.slo.checks:
         _print(console, Text(slo_line(verdict.slo), style=_MET_STYLE[verdict.slo.met]))
-        unmet = [row for row in slo_rows(verdict.slo.checks) if row.outcome != "met"]
+        # Where stages are compared a table has the checks of each.
+        unmet = [row for row in slo_rows(verdict.slo.checks) if row.outcome != "met" and not comparison]
         for row in unmet[:_MANY_CHECKS]:
             _print(console, _item(f"{row.stage}: {_promise(row)}", _OUTCOME_STYLE.get(row.outcome, "")))
         if len(unmet) > _MANY_CHECKS:
             _print(console, _item(f"and {len(unmet) - _MANY_CHECKS:,} more", ""))
-    for warning in verdict.warnings:
-        _print(console, _item(f"warning: {warning}", "yellow"))
+    if comparison:
+        _print_few_warnings(verdict.warnings, console)
+    else:
+        for warning in verdict.warnings:
+            _print(console, _item(f"warning: {warning}", "yellow"))
+
+
+def _print_few_warnings(warnings: list[str], console: Console) -> None:
+    """Those of the whole run first, a line each: a search of many stages would fill the screen with them."""
+    ordered = sorted(warnings, key=lambda warning: warning.startswith("Stage "))
+    room = console.width - len("  - ")
+    for warning in ordered[:_FEW_WARNINGS]:
+        line = brief(f"warning: {warning}")
+        _print(console, _item(line if len(line) <= room else f"{line[: room - 1]}…", "yellow"))
+    if len(ordered) > _FEW_WARNINGS:
+        _print(console, _item(f"and {len(ordered) - _FEW_WARNINGS:,} more warnings, which the reports hold", "yellow"))
 
 
 def _item(text: str, style: str) -> Table:
@@ -108,7 +166,7 @@ def _print_stage(title: str, stage: Stage, checks: list[SloCheck], console: Cons
         _print(console, _latencies(rows, tuple(PERCENTILES) if _roomy(console) else _FEW_PERCENTILES))
     else:
         _print(console, Text("no latencies: no request completed in the window"))
-    promises = [_promise(row) for row in slo_rows([check for check in checks if check.stage == stage.name])]
+    promises = [_promise(row) for row in slo_rows(checks)]
     slo = [Line("" if i else "slo", promise) for i, promise in enumerate(promises)]
     _print(console, _lines(stage_lines(stage) + slo))
 
@@ -146,14 +204,3 @@ def _lines(lines: list[Line]) -> Table:
     for line in lines:
         grid.add_row(Text(line.label), Text(line.text))
     return grid
-
-
-def _points(stages: list[Stage], columns: tuple[str, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right", overflow="fold")
-    for number, stage in enumerate(stages, 1):
-        cells = dict(zip(POINT_COLUMNS, point_cells(number, stage), strict=True))
-        style = "" if stage.stationary.verdict == "stable" else "yellow"
-        table.add_row(*(Text(cells[column]) for column in columns), style=style)
-    return table

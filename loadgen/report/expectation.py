@@ -29,8 +29,8 @@ def render_expectation(expectation: Expectation) -> RenderableType:
         f"{_count(expectation.prompt_tokens)} prompt and {_count(expectation.output_tokens)} output tokens on average, "
         f"all of them {_count(expectation.total_prompt_tokens)} and {_count(expectation.total_output_tokens)}"
     )
-    more = [Text(line) for line in (_beside(expectation), _engines(expectation.engines)) if line is not None]
-    return Group(table, Text(), totals, *more)
+    more = (expectation.search, _beside(expectation), _dataset(expectation), _engines(expectation.engines))
+    return Group(table, Text(), totals, *(Text(line) for line in more if line is not None))
 
 
 def _beside(expectation: Expectation) -> str | None:
@@ -44,6 +44,17 @@ def _beside(expectation: Expectation) -> str | None:
     if audio is not None:
         items.append(f"{_several(audio.count, 'sound')} of {audio.seconds:g} s at {audio.sample_rate:,} Hz")
     return f"on top of these tokens a request has {' and '.join(items)}" if items else None
+
+
+def _dataset(expectation: Expectation) -> str | None:
+    """The file that requests come from, and how often each of its rows does."""
+    dataset = expectation.dataset
+    if dataset is None:
+        return None
+    order = "in their order" if dataset.order == "sequential" else "shuffled"
+    rows = f"requests are the {_several(dataset.rows, 'row')} of {dataset.path}, {order}"
+    times = None if expectation.requests is None else expectation.requests / dataset.rows
+    return rows if times is None or times <= 1 else f"{rows}; each comes about {times:,.3g} times"
 
 
 def _engines(engines: EnginesExpectation | None) -> str | None:

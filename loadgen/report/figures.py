@@ -1,4 +1,5 @@
-"""The charts of the HTML report as plotly figures, in plain dicts; the page's script adds the colours of the page."""
+"""The charts of one stage as plotly figures, in plain dicts, and the pieces that `curves.py` shares; the page's script
+adds the colours of the page."""
 
 import math
 from html import escape
@@ -7,11 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.metrics.summary import PERCENTILES, Latency, Series, Stage
-from loadgen.report.tables import is_sufficient, offered, printable, shown
+from loadgen.report.tables import is_sufficient, shown
 
 Trace = dict[str, Any]
 
-_COLOURS: Final = {
+COLOURS: Final = {
     "ttft": "#2f7ed8",
     "ttft_content": "#6b8fb5",
     "service_ttft": "#5aa5d6",
@@ -24,7 +25,7 @@ _COLOURS: Final = {
     "connect": "#7a8f3c",
     "failed": "#d63b47",
 }
-_NEUTRAL: Final = "#7f8894"
+NEUTRAL: Final = "#7f8894"
 _CURVES_SHOWN: Final = ("ttft", "itl", "tpot", "response")
 _DECADES: Final = ((1, "0"), (2, "50"), (10, "90"), (100, "99"), (1000, "99.9"), (1e4, "99.99"), (1e5, "99.999"))
 _BEYOND: Final = 10
@@ -51,17 +52,23 @@ def stage_plots(prefix: str, stage: Stage) -> list[Plot]:
     return plots
 
 
-def _figure(data: list[Trace], xaxis: dict[str, Any], yaxis: dict[str, Any], **layout: Any) -> dict[str, Any]:
+def figure_of(data: list[Trace], xaxis: dict[str, Any], yaxis: dict[str, Any], **layout: Any) -> dict[str, Any]:
+    """The figure of these traces and axes."""
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.03, "yanchor": "bottom"}
     margin = {"l": 64, "r": 16, "t": 36, "b": 44}
     axes = {"xaxis": {"automargin": True, **xaxis}, "yaxis": {"automargin": True, **yaxis}}
     return {"data": data, "layout": {**axes, "legend": legend, "margin": margin, "showlegend": True, **layout}}
 
 
-def _seconds(traces: list[Trace]) -> dict[str, Any]:
-    """A logarithmic axis of times with its ticks at 1, 2 and 5, or at 1 alone where it spans many decades."""
+def seconds_axis(traces: list[Trace]) -> dict[str, Any]:
+    """A logarithmic axis of times with its ticks at 1, 2 and 5, or at 1 alone where it spans many decades.
+
+    Where it spans next to nothing the ticks are plotly's own: none of these might lie on it.
+    """
     values = [y for trace in traces for y in trace["y"] if y and y > 0 and trace.get("visible") != "legendonly"]
     decades = math.log10(max(values) / min(values)) if values else 1.0
+    if decades < 0.2:
+        return {"type": "log", "tickformat": ".3~s", "hoverformat": ".3s", "ticksuffix": "s", "nticks": 6}
     digits = (1, 1.5, 2, 3, 4, 5, 7) if decades < 0.8 else (1, 2, 5) if decades < 3.5 else (1,)
     ticks = [digit * 10.0**exponent for exponent in range(-6, 4) for digit in digits]
     return {
@@ -80,7 +87,8 @@ def _tick(seconds: float) -> str:
     return f"{seconds * 1e6:.6g} us"
 
 
-def _title(text: str) -> dict[str, str]:
+def title(text: str) -> dict[str, str]:
+    """The title of an axis."""
     return {"text": text}
 
 
@@ -99,10 +107,10 @@ def _percentile_curves(plot_id: str, stage: Stage) -> Plot:
         caption="Latency by percentile",
         about="Solid where at least 10 samples lie beyond the percentile, dotted past that. "
         "Bars are 95 % intervals; a triangle marks one that is open above.",
-        figure=_figure(
+        figure=figure_of(
             traces,
-            {"type": "log", "title": _title("percentile of requests (of gaps for itl)"), **ticks},
-            _seconds(traces),
+            {"type": "log", "title": title("percentile of requests (of gaps for itl)"), **ticks},
+            seconds_axis(traces),
             hovermode="closest",
         ),
         wide=True,
@@ -113,7 +121,7 @@ def _curve(metric: str, latency: Latency, curve: list[tuple[float, float]]) -> l
     """The known part of a curve, the part past it, and the reported percentiles with their intervals."""
     points = [(fraction, seconds) for fraction, seconds in curve if fraction < 1 and seconds > 0]
     edge = sum(latency.count * (1 - fraction) >= _BEYOND for fraction, _ in points)
-    colour = _COLOURS.get(metric, _NEUTRAL)
+    colour = COLOURS.get(metric, NEUTRAL)
     shared: Trace = {"legendgroup": metric, "name": metric}
     if metric not in _CURVES_SHOWN:
         shared["visible"] = "legendonly"
@@ -141,12 +149,12 @@ def _marks(metric: str, latency: Latency, shared: Trace) -> list[Trace]:
     names = [name for name in PERCENTILES if is_sufficient(latency, name)]
     if not names:
         return []
-    marks = _with_bars([latency] * len(names), names, _COLOURS.get(metric, _NEUTRAL))
+    marks = with_bars([latency] * len(names), names, COLOURS.get(metric, NEUTRAL))
     x = [1 / (1 - PERCENTILES[name]) for name in names]
     return [{**shared, **marks, "mode": "markers", "showlegend": False, "x": x}]
 
 
-def _with_bars(latencies: list[Latency | None], names: list[str], colour: str) -> Trace:
+def with_bars(latencies: list[Latency | None], names: list[str], colour: str) -> Trace:
     """Values with their intervals as error bars; one that is not known is a gap, one open above a triangle."""
     known = [
         latency if latency and is_sufficient(latency, name) else None
@@ -191,8 +199,8 @@ def _time_series(prefix: str, stage: Stage, series: Series) -> list[Plot]:
     outside = _outside(stage, series)
 
     def plot(name: str, caption: str, about: str, traces: list[Trace], yaxis: dict[str, Any]) -> Plot:
-        xaxis = {"title": _title("seconds from the start of the stage"), "hoverformat": ".3~f"}
-        figure = _figure(
+        xaxis = {"title": title("seconds from the start of the stage"), "hoverformat": ".3~f"}
+        figure = figure_of(
             [{"x": middle, "mode": "lines", **trace} for trace in traces],
             {**xaxis, "range": [series.start[0], series.start[-1] + series.interval]},
             yaxis,
@@ -207,10 +215,10 @@ def _time_series(prefix: str, stage: Stage, series: Series) -> list[Plot]:
     shading = " The shaded parts lie outside of the window." if outside else ""
     from_zero = {"rangemode": "tozero"}
     lines = [
-        _line("ttft p50", series.ttft_p50, _COLOURS["ttft"], dash="dot"),
-        _line("ttft p99", series.ttft_p99, _COLOURS["ttft"]),
-        _line("response p50", series.response_p50, _COLOURS["response"], dash="dot"),
-        _line("response p99", series.response_p99, _COLOURS["response"]),
+        _line("ttft p50", series.ttft_p50, COLOURS["ttft"], dash="dot"),
+        _line("ttft p99", series.ttft_p99, COLOURS["ttft"]),
+        _line("response p50", series.response_p50, COLOURS["response"], dash="dot"),
+        _line("response p99", series.response_p99, COLOURS["response"]),
     ]
     latencies = [line for line in lines if any(value is not None for value in line["y"])]
     return [
@@ -219,16 +227,16 @@ def _time_series(prefix: str, stage: Stage, series: Series) -> list[Plot]:
             "Latency over time",
             f"Of the requests intended in each interval.{shading}",
             latencies,
-            _seconds(latencies),
+            seconds_axis(latencies),
         ),
         plot(
             "rates",
             "Requests per second",
             f"Arrivals, completions and failures, each at its own instant.{shading}",
             [
-                rate("arrivals", series.arrivals, _COLOURS["ttft"]),
-                rate("completed", series.completed, _COLOURS["itl"]),
-                rate("failed", series.failed, _COLOURS["failed"]),
+                rate("arrivals", series.arrivals, COLOURS["ttft"]),
+                rate("completed", series.completed, COLOURS["itl"]),
+                rate("failed", series.failed, COLOURS["failed"]),
             ],
             from_zero,
         ),
@@ -236,14 +244,14 @@ def _time_series(prefix: str, stage: Stage, series: Series) -> list[Plot]:
             "in-flight",
             "Requests in flight",
             f"The mean of each interval.{shading}",
-            [_line("in flight", series.in_flight, _COLOURS["tpot"])],
+            [_line("in flight", series.in_flight, COLOURS["tpot"])],
             from_zero,
         ),
         plot(
             "tokens",
             "Output tokens per second",
             f"Tokens as they arrive.{shading}",
-            [_line("output tokens/s", series.output_tokens, _COLOURS["service"])],
+            [_line("output tokens/s", series.output_tokens, COLOURS["service"])],
             from_zero,
         ),
     ]
@@ -260,106 +268,3 @@ def _outside(stage: Stage, series: Series) -> list[dict[str, Any]]:
     spans = [(series.start[0], begin), (end, last)]
     shape = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 0}, "layer": "below"}
     return [{**shape, "x0": x0, "x1": x1} for x0, x1 in spans if x1 - x0 > series.interval / 100]
-
-
-# --- several stages ---------------------------------------------------------------------------------------------------
-
-
-def sweep_plots(stages: list[Stage]) -> list[Plot]:
-    """Latency, throughput, tokens and concurrency against the load of each stage; none for fewer than two stages."""
-    if len(stages) < 2:
-        return []
-    title, loads = _loads(stages)
-    order = sorted(range(len(stages)), key=loads.__getitem__)
-    stages, loads = [stages[i] for i in order], [loads[i] for i in order]
-    xaxis = {"title": _title(title), "rangemode": "tozero"}
-
-    def plot(name: str, caption: str, about: str, traces: list[Trace], yaxis: dict[str, Any]) -> Plot:
-        data = [{"mode": "lines+markers", "x": loads, **trace} for trace in traces]
-        return Plot(f"sweep-{name}", caption, about, _figure(data, xaxis, yaxis, hovermode="x unified"))
-
-    unstable = [stage for stage in stages if stage.stationary.verdict == "unstable"]
-    hollow = " Hollow points were not stationary." if unstable else ""
-    from_zero = {"rangemode": "tozero"}
-    latencies = _latencies_of(stages)
-    return [
-        plot(
-            "latency",
-            f"Latency against {title.split(' ')[0]} load",
-            f"Bars are 95 % intervals, triangles are open above, gaps had too few samples.{hollow}",
-            latencies,
-            _seconds(latencies),
-        ),
-        plot(
-            "throughput", "Completed against load", f"What was asked and what came.{hollow}", _rates(stages), from_zero
-        ),
-        plot(
-            "tokens",
-            "Output tokens against load",
-            f"Tokens per second in the window.{hollow}",
-            [_level("output tokens/s", [s.throughput.output_tokens for s in stages], _COLOURS["service"], stages)],
-            from_zero,
-        ),
-        plot(
-            "concurrency",
-            "In flight against load",
-            f"Mean number of requests in flight.{hollow}",
-            [_level("in flight", [s.concurrency.mean for s in stages], _COLOURS["tpot"], stages)],
-            from_zero,
-        ),
-    ]
-
-
-def _loads(stages: list[Stage]) -> tuple[str, list[float]]:
-    rates = [stage.offered_rate for stage in stages if stage.offered_rate is not None]
-    if len(rates) == len(stages):
-        return "offered requests/s", rates
-    slots = [float(stage.intended_concurrency) for stage in stages if stage.intended_concurrency is not None]
-    if len(slots) == len(stages):
-        return "slots of the closed loop", slots
-    return "stage", [float(number) for number in range(1, len(stages) + 1)]
-
-
-def _latencies_of(stages: list[Stage]) -> list[Trace]:
-    wanted = (("ttft", "p50"), ("ttft", "p99"), ("itl", "p99"), ("response", "p99"))
-    traces = []
-    for metric, name in wanted:
-        latencies = [stage.latency_seconds.named().get(metric) for stage in stages]
-        if not any(latency and is_sufficient(latency, name) for latency in latencies):
-            continue
-        trace = _with_bars(latencies, [name] * len(stages), _COLOURS[metric])
-        trace["marker"]["symbol"] = _hollowed(trace["marker"]["symbol"], stages)
-        dash = "dot" if name == "p50" else "solid"
-        traces.append({"name": f"{metric} {name}", "line": {"color": _COLOURS[metric], "dash": dash}, **trace})
-    return traces
-
-
-def _rates(stages: list[Stage]) -> list[Trace]:
-    traces = []
-    offered_rates = [stage.offered_rate for stage in stages]
-    if None not in offered_rates:
-        line = {"color": _NEUTRAL, "dash": "dot", "width": 1.2}
-        traces.append({"name": "offered", "mode": "lines", "y": offered_rates, "line": line})
-    traces.append(_level("completed/s", [s.throughput.requests for s in stages], _COLOURS["itl"], stages))
-    goodput = [stage.throughput.goodput for stage in stages]
-    if any(rate is not None for rate in goodput):
-        traces.append(_level("goodput/s", goodput, _COLOURS["ttft"], stages))
-    return traces
-
-
-def _level(name: str, values: list[Any], colour: str, stages: list[Stage]) -> Trace:
-    return {
-        "name": name,
-        "y": values,
-        "line": {"color": colour, "width": 2},
-        "marker": {"color": colour, "size": 8, "symbol": _hollowed(["circle"] * len(stages), stages)},
-        "customdata": [escape(f"{printable(stage.name)}, {offered(stage)}") for stage in stages],
-        "hovertemplate": "%{fullData.name}: %{y:.4~g} (%{customdata})<extra></extra>",
-    }
-
-
-def _hollowed(symbols: list[str], stages: list[Stage]) -> list[str]:
-    return [
-        f"{symbol}-open" if stage.stationary.verdict == "unstable" else symbol
-        for symbol, stage in zip(symbols, stages, strict=True)
-    ]

@@ -123,13 +123,30 @@ def as_plain(value: Any) -> Any:
 
 
 def to_csv(summary: Summary) -> bytes:
-    """One row for each stage, latency and percentile; an empty cell is not known, and `ci_high` is empty where open."""
+    """One row for each stage, latency and percentile; an empty cell is not known, and `ci_high` is empty where open.
+
+    At the end stand `purpose` and `repeat`, where a stage has them, and a column for each swept key.
+    """
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_CSV_COLUMNS)
-    for stage in summary.stages:
-        writer.writerows(_rows(stage))
+    conditions = [_condition(stage) for stage in summary.stages]
+    more = list(dict.fromkeys(key for condition in conditions for key in condition))
+    writer.writerow((*_CSV_COLUMNS, *more))
+    for stage, condition in zip(summary.stages, conditions, strict=True):
+        cells = [condition.get(key) for key in more]
+        writer.writerows((*row, *cells) for row in _rows(stage))
     return text.getvalue().encode()
+
+
+def _condition(stage: Stage) -> dict[str, object]:
+    """What tells the stage from others of its run, by column; what it does not have is not there."""
+    told = {"purpose": stage.purpose, "repeat": stage.repeat}
+    settings = {key: value if isinstance(value, str) else _json(value) for key, value in stage.settings.items()}
+    return {**{name: value for name, value in told.items() if value is not None}, **settings}
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=as_plain).decode()
 
 
 def _rows(stage: Stage) -> Iterator[tuple[object, ...]]:

@@ -16,21 +16,26 @@ from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
-from loadgen.metrics.summary import PERCENTILES, SloVerdict, Stage, Summary
-from loadgen.report.figures import Plot, stage_plots, sweep_plots
+from loadgen.metrics.summary import PERCENTILES, SloCheck, SloVerdict, Stage, Summary
+from loadgen.report.answer import answer_of
+from loadgen.report.curves import sweep_plots
+from loadgen.report.figures import Plot, stage_plots
 from loadgen.report.files import as_plain
 from loadgen.report.lines import Line, generator_lines, stage_lines
+from loadgen.report.points import point_columns
+from loadgen.report.repeats import repeat_rows
 from loadgen.report.tables import (
-    POINT_COLUMNS,
+    SIMULATED,
     LatencyRow,
     Shown,
     SloRow,
     brief,
+    checks_by_stage,
     error_rate,
+    interval,
     latency_rows,
     offered,
     percent,
-    point_cells,
     printable,
     shown,
     significant,
@@ -50,8 +55,11 @@ _GLOSSARY: Final = (
     ("lateness", "the generator's own error: from the free slot to the send"),
     ("connect", "time to open a connection, where one was opened"),
     ("goodput", "completed requests per second that met every limit of the SLO by themselves"),
+    ("attainment", "share of the requests that met every limit of the SLO by themselves"),
     ("[low, high]", "95 % confidence interval of the percentile; [low, ?] where the run is too short to close it"),
     ("n/a (k samples)", "fewer than 10 of the k samples lie beyond the percentile: it is not known"),
+    ("across repeats", "Student's 95 % interval of the mean over the repeats of a condition"),
+    ("within each", "from the lowest to the highest end of the intervals that the repeats have by themselves"),
     ("≥", "a lower bound: among the samples are requests that had not ended"),
 )
 
@@ -87,17 +95,24 @@ class SloView(msgspec.Struct, frozen=True):
 
 def to_html(summary: Summary) -> bytes:
     """The whole report as one self-contained page."""
-    sweep = sweep_plots(summary.stages)
-    stages = [_stage_view(number, stage, summary) for number, stage in enumerate(summary.stages, 1)]
+    sweep = sweep_plots(summary)
+    several = len(summary.stages) > 1
+    checks = checks_by_stage(summary.stages, summary.verdict.slo.checks if summary.verdict.slo else [])
+    stages = [
+        _stage_view(number, stage, own, several=several)
+        for number, (stage, own) in enumerate(zip(summary.stages, checks, strict=True), 1)
+    ]
     figures = {plot.id: plot.figure for plot in [*sweep, *(plot for stage in stages for plot in stage.plots)]}
     library, script = _plotly(), _asset("report.js")
     page = _environment().get_template("report.html.j2")
     text = page.render(
         summary=summary,
         verdict=summary.verdict,
-        slo=_slo(summary.verdict.slo, several=len(stages) > 1),
-        points=[point_cells(number, stage) for number, stage in enumerate(summary.stages, 1)],
-        point_columns=POINT_COLUMNS,
+        slo=_slo(summary.verdict.slo, several=several, sought=summary.search is not None),
+        simulated=SIMULATED if summary.simulated else "",
+        answer=answer_of(summary),
+        points=point_columns(summary.stages, summary.search) if several or summary.search is not None else [],
+        repeats=repeat_rows(summary.repeats, summary.stages),
         percentiles=list(PERCENTILES),
         sweep=sweep,
         stages=stages,
@@ -128,27 +143,28 @@ def _environment() -> SandboxedEnvironment:
     return environment
 
 
-def _stage_view(number: int, stage: Stage, summary: Summary) -> StageView:
-    place = f"Stage {number}: " if len(summary.stages) > 1 else ""
-    checks = summary.verdict.slo.checks if summary.verdict.slo else []
+def _stage_view(number: int, stage: Stage, checks: list[SloCheck], *, several: bool) -> StageView:
     return StageView(
         id=f"stage-{number}",
-        title=f"{place}{printable(stage.name)}",
+        title=f"{f'Stage {number}: ' if several else ''}{printable(stage.name)}",
         stationary=stage.stationary.verdict,
         tiles=_tiles(stage),
         latencies=latency_rows(stage.latency_seconds),
         lines=stage_lines(stage),
-        promises=slo_rows([check for check in checks if check.stage == stage.name]),
+        promises=slo_rows(checks),
         plots=stage_plots(f"stage-{number}", stage),
     )
 
 
-def _slo(slo: SloVerdict | None, *, several: bool) -> SloView | None:
-    """The promises of one stage, or those not met of several: each stage shows its own."""
-    if slo is None:
+def _slo(slo: SloVerdict | None, *, several: bool, sought: bool) -> SloView | None:
+    """The promises of one stage, or those not met of several: each stage shows its own.
+
+    None of a search (`sought`), which looks for loads at which they are missed; and no SLO where nothing was checked.
+    """
+    if slo is None or not slo.checks:
         return None
     outcome = {True: "met", False: "missed", None: "undecided"}[slo.met]
-    rows = [row for row in slo_rows(slo.checks) if not several or row.outcome != "met"]
+    rows = [row for row in slo_rows(slo.checks) if not sought and (not several or row.outcome != "met")]
     return SloView(slo_line(slo), outcome, rows)
 
 
@@ -158,7 +174,8 @@ def _tiles(stage: Stage) -> list[Tile]:
     errors = error_rate(stage.window.books)
     tiles = [Tile("completed", Shown(f"{significant(throughput.requests)}/s"), f"offered {offered(stage)}")]
     if throughput.goodput is not None:
-        tiles.append(Tile("goodput", Shown(f"{significant(throughput.goodput)}/s"), "met every limit"))
+        note = interval(throughput.goodput_ci, significant) or "met every limit"
+        tiles.append(Tile("goodput", Shown(f"{significant(throughput.goodput)}/s"), note))
     tiles.append(Tile("output tokens", Shown(f"{significant(throughput.output_tokens)}/s")))
     for metric, percentile in (
         ("ttft", "p50"),

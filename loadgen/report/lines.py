@@ -1,11 +1,24 @@
 """What a report says in lines of label and words: books, rates, tokens, and the generator's judgement of itself."""
 
+from collections import Counter
 from typing import Final
 
 import msgspec
 
 from loadgen.metrics.summary import Books, Generator, Items, Latency, Stage, TargetStart, Tokens, WorkerReport
-from loadgen.report.tables import brief, is_sufficient, offered, per_second, percent, printable, shown, significant
+from loadgen.report.tables import (
+    Write,
+    brief,
+    interval,
+    is_sufficient,
+    offered,
+    per_second,
+    percent,
+    printable,
+    setting_text,
+    shown,
+    significant,
+)
 from loadgen.units import format_seconds
 
 _MANY_WORKERS: Final = 8
@@ -27,9 +40,11 @@ class Line(msgspec.Struct, frozen=True):
 def stage_lines(stage: Stage) -> list[Line]:
     """All that is said of a stage beside its latencies and its SLO."""
     lines = [
+        *_condition(stage),
         Line("load", _load(stage)),
         Line("stationary", f"{stage.stationary.verdict.replace('_', ' ')}: {printable(stage.stationary.reason)}"),
         Line("throughput", _throughput(stage)),
+        *_attainment(stage),
         Line("concurrency", _concurrency(stage)),
         Line("tokens", _tokens(stage.tokens)),
         Line("books", books_line(stage.books)),
@@ -38,8 +53,36 @@ def stage_lines(stage: Stage) -> list[Line]:
     lines += _failures(stage)
     if stage.window.books != stage.books:
         lines.append(Line("in window", books_line(stage.window.books)))
+    lines += [Line("generator", brief(fault)) for fault in stage.generator_faults]
     if stage.short:
         lines.append(Line("short", f"{stage.short:,} completed requests ended before the tokens asked for"))
+    return lines
+
+
+def faults_over(stages: list[Stage]) -> list[Line]:
+    """What the generator did wrong in stages of a search, which bears on what it found and not on the whole run."""
+    return [
+        Line(f"stage {number}", f"the generator: {brief(fault)}")
+        for number, stage in enumerate(stages, 1)
+        if stage.purpose is not None
+        for fault in stage.generator_faults
+    ]
+
+
+def failures_over(stages: list[Stage]) -> list[Line]:
+    """A line for each kind of failure over all stages: how many there were, where, and the words of one."""
+    counts = Counter[str]()
+    places: dict[str, list[int]] = {}
+    words: dict[str, str] = {}
+    for number, stage in enumerate(stages, 1):
+        counts.update(stage.books.failed)
+        for kind in stage.books.failed:
+            places.setdefault(kind, []).append(number)
+        words = {**stage.failure_messages, **words}
+    lines = []
+    for kind, count in _largest_first(counts):
+        where = f"in stage{'' if len(places[kind]) == 1 else 's'} {', '.join(map(str, places[kind]))}"
+        lines.append(Line(f"failed {printable(kind)}", f"{count:,} {where}   {brief(words.get(kind, ''))}".rstrip()))
     return lines
 
 
@@ -77,6 +120,10 @@ def _answers(stage: Stage) -> list[Line]:
         counts = _largest_first(stage.labels)
         shares = ", ".join(f"{printable(label)} {count:,} ({percent(count / total)})" for label, count in counts)
         lines.append(Line("labels", shares))
+    if stage.accuracy is not None:
+        right = stage.accuracy
+        words = f"{percent(right.share)}: {right.correct:,} of {right.judged:,} answers are the expected label"
+        lines.append(Line("accuracy", words))
     items = stage.items
     if items is not None and items.mean is not None:
         size = "" if items.dimensions is None else f" of {significant(items.dimensions)} dimensions"
@@ -103,24 +150,51 @@ def _failures(stage: Stage) -> list[Line]:
     ]
 
 
+def _condition(stage: Stage) -> list[Line]:
+    """What tells the stage from others of its run, where it is one of a search, a grid or repeats."""
+    lines = []
+    if stage.purpose is not None:
+        lines.append(Line("purpose", printable(stage.purpose)))
+    if stage.settings:
+        told = (f"{printable(key)} = {setting_text(value)}" for key, value in stage.settings.items())
+        lines.append(Line("settings", ", ".join(told)))
+    if stage.repeat is not None:
+        lines.append(Line("repeat", f"{stage.repeat:,}"))
+    return lines
+
+
 def _load(stage: Stage) -> str:
     window = stage.window
     start = f" from {format_seconds(window.start)} on" if window.start > 0 else ""
+    reason = "" if stage.end_reason is None else f": {brief(stage.end_reason)}"
     return (
         f"{printable(stage.kind)}, offered {offered(stage)}, window of {format_seconds(window.seconds)}{start}, "
-        f"ended by {printable(stage.ended_by)}"
+        f"ended by {printable(stage.ended_by)}{reason}"
     )
 
 
 def _throughput(stage: Stage) -> str:
     rates = stage.throughput
-    goodput = "" if rates.goodput is None else f", goodput {per_second(rates.goodput)}"
+    goodput = (
+        "" if rates.goodput is None else f", goodput {_with_interval(rates.goodput, rates.goodput_ci, per_second)}"
+    )
     items = "" if stage.items is None or rates.items is None else f", {significant(rates.items)} {stage.items.what}/s"
     unit = "chunks" if stage.tokens.counted_by == "chunks" else "tokens"
     return (
         f"{significant(rates.requests)} requests/s{goodput}, {significant(rates.output_tokens)} output {unit}/s, "
         f"{significant(rates.prompt_tokens)} prompt tokens/s{items}"
     )
+
+
+def _attainment(stage: Stage) -> list[Line]:
+    share = stage.attainment
+    if share is None:
+        return []
+    return [Line("attainment", f"{_with_interval(share.value, share.ci, percent)} of the requests met their limits")]
+
+
+def _with_interval(value: float, ci: tuple[float, float] | None, write: Write) -> str:
+    return f"{write(value)} {interval(ci, write)}".rstrip()
 
 
 def _concurrency(stage: Stage) -> str:

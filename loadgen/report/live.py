@@ -110,8 +110,13 @@ def render_live(live: Live) -> RenderableType:
 
 
 def _title(live: Live) -> Text:
-    place = f"stage {live.stage_number} of {live.stages}: " if live.stages > 1 else ""
-    return Text.assemble((f"{place}{printable(live.stage)}", "bold"), f"  {_state(live)}")
+    place = {0: f"stage {live.stage_number}: ", 1: ""}.get(live.stages, f"stage {live.stage_number} of {live.stages}: ")
+    return Text.assemble((f"{place}{_asked(live)}{printable(live.stage)}", "bold"), f"  {_state(live)}")
+
+
+def _asked(live: Live) -> str:
+    """What a search asked the stage for."""
+    return "" if live.purpose is None else f"{printable(live.purpose)}, "
 
 
 def _state(live: Live) -> str:
@@ -193,9 +198,9 @@ def _latencies(live: Live) -> Table:
 
 def plain_line(live: Live) -> str:
     """One moment in one line, for a log."""
-    place = f"{live.stage_number}/{live.stages} " if live.stages > 1 else ""
+    place = {0: f"{live.stage_number} ", 1: ""}.get(live.stages, f"{live.stage_number}/{live.stages} ")
     parts = [
-        f"{place}{printable(live.stage)}: {_extent(live)}",
+        f"{place}{_asked(live)}{printable(live.stage)}: {_extent(live)}",
         f"{_request_rates(live)} /s",
         _ended(live.books),
         f"{_in_flight(live)} in flight",

@@ -1,12 +1,13 @@
-"""What a report says of latencies, points and promises, as rows of words; `lines.py` has the rest.
+"""What a report says of latencies and promises, as rows of words; `points.py` and `lines.py` have the rest.
 
 How they look is the affair of `console.py` and `html.py`. Strings that come from a server, a dataset or a profile pass
 through `printable` here; markup is escaped where they are shown.
 """
 
 import math
-from collections.abc import Callable
-from typing import Final
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -15,10 +16,12 @@ from loadgen.units import format_seconds
 
 ABSENT: Final = "-"
 _BRIEF: Final = 400
-STATIONARY: Final = {"stable": "stable", "unstable": "UNSTABLE", "too_short": "too short"}
+
+SIMULATED: Final = "SIMULATED: in virtual time, on a simulated target; nothing here was measured on a real one"
+"""What stands at the top of the report of such a run."""
 
 Write = Callable[[float], str]
-"""Writes seconds for people."""
+"""Writes a value for people."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -75,6 +78,15 @@ def percent(fraction: float) -> str:
     return f"{points:.1f} %" if abs(points) >= 0.1 else f"{points:.1g} %"
 
 
+def setting_text(value: Any) -> str:
+    """A swept key's value as people write it."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return printable(msgspec.json.encode(value, enc_hook=str).decode())
+
+
 def error_rate(books: Books) -> float | None:
     """The share of the intended requests that failed; None where none was intended."""
     return books.failures / books.intended if books.intended else None
@@ -129,11 +141,22 @@ def shown(latency: Latency | None, percentile: str) -> Shown:
     return _shown(latency, percentile, format_seconds) if latency else NOTHING
 
 
+def shown_in_one_unit(latency: Latency, percentile: str) -> Shown:
+    """A percentile with its unit, its interval in the same unit without it: `1.20 s [0.950, 1.41]`."""
+    value = _shown(latency, percentile, format_seconds)
+    if not value.known:
+        return Shown("n/a", known=False)
+    seconds = latency.percentile(percentile)
+    per_unit = 1.0 if seconds >= 1 else 1e3 if seconds >= 0.9995e-3 else 1e6
+    ci = latency.ci.get(percentile)
+    return Shown(value.text, interval(ci, lambda end: significant(end * per_unit)))
+
+
 def _shown(latency: Latency, percentile: str, write: Write) -> Shown:
     if not is_sufficient(latency, percentile):
         return Shown(f"n/a ({latency.count:,} samples)", known=False)
     bound = "≥" if latency.at_least.get(percentile, False) else ""
-    return Shown(bound + write(latency.percentile(percentile)), _interval(latency.ci.get(percentile), write))
+    return Shown(bound + write(latency.percentile(percentile)), interval(latency.ci.get(percentile), write))
 
 
 def is_sufficient(latency: Latency, percentile: str) -> bool:
@@ -142,63 +165,35 @@ def is_sufficient(latency: Latency, percentile: str) -> bool:
     return latency.sufficient.get(percentile, implied)
 
 
-def _interval(ci: tuple[float, float | None] | None, write: Write) -> str:
+def interval(ci: tuple[float, float | None] | None, write: Write) -> str:
+    """An interval as people see it, `?` where it is open above; "" for none."""
     if ci is None:
         return ""
     low, high = ci
     return f"[{write(low)}, {'?' if high is None else write(high)}]"
 
 
-# --- the points of a sweep --------------------------------------------------------------------------------------------
-
-POINT_COLUMNS: Final = (
-    "#",
-    "offered",
-    "achieved",
-    "goodput",
-    "ttft p50",
-    "ttft p99",
-    "itl p50",
-    "itl p99",
-    "response p99",
-    "errors",
-    "stationary",
-)
-
-
-def point_cells(number: int, stage: Stage) -> tuple[str, ...]:
-    """One stage as a row under `POINT_COLUMNS`."""
-    latencies = stage.latency_seconds
-    goodput = stage.throughput.goodput
-    errors = error_rate(stage.window.books)
-    return (
-        str(number),
-        offered(stage),
-        per_second(stage.throughput.requests),
-        ABSENT if goodput is None else per_second(goodput),
-        _short(latencies.ttft, "p50"),
-        _short(latencies.ttft, "p99"),
-        _short(latencies.itl, "p50"),
-        _short(latencies.itl, "p99"),
-        _short(latencies.response, "p99"),
-        ABSENT if errors is None else percent(errors),
-        STATIONARY.get(stage.stationary.verdict, printable(stage.stationary.verdict)),
-    )
-
-
 def offered(stage: Stage) -> str:
     """What was asked of the target: a rate, or the slots of a closed loop."""
     if stage.offered_rate is not None:
         return f"{stage.offered_rate:,.6g}/s"
-    return ABSENT if stage.intended_concurrency is None else f"{stage.intended_concurrency:,} slots"
+    return ABSENT if stage.intended_concurrency is None else slots(stage.intended_concurrency)
 
 
-def _short(latency: Latency | None, percentile: str) -> str:
-    value = shown(latency, percentile)
-    return value.text if value.known or latency is None else "n/a"
+def slots(concurrency: float) -> str:
+    """The slots of a closed loop, as `64 slots`."""
+    return f"{concurrency:,.0f} slot{'' if concurrency == 1 else 's'}"
 
 
 # --- promises ---------------------------------------------------------------------------------------------------------
+
+_WRITTEN: Final[dict[str, Write]] = {
+    "seconds": format_seconds,
+    "share": percent,
+    "requests/s": per_second,
+    "tokens/s": lambda rate: f"{significant(rate)} tokens/s",
+}
+"""How a value is written, by its unit."""
 
 
 class SloRow(msgspec.Struct, frozen=True):
@@ -216,15 +211,25 @@ def slo_rows(checks: list[SloCheck]) -> list[SloRow]:
 
 
 def _slo_row(check: SloCheck) -> SloRow:
-    write = percent if check.percentile is None else format_seconds
+    write = _WRITTEN.get(check.unit, significant)
+    value = NOTHING if check.value is None else Shown(write(check.value), interval(check.ci, write))
+    return SloRow(stage=printable(check.stage), promise=promise(check), value=value, outcome=check.outcome)
+
+
+def promise(check: SloCheck) -> str:
+    """What was promised, in its own unit: `ttft p99 ≤ 500 ms`, `goodput ≥ 20.0/s`."""
     name = check.metric if check.percentile is None else f"{check.metric} {check.percentile}"
-    value = NOTHING if check.value is None else Shown(write(check.value), _interval(check.ci, write))
-    return SloRow(
-        stage=printable(check.stage),
-        promise=f"{printable(name)} ≤ {write(check.limit)}",
-        value=value,
-        outcome=check.outcome,
-    )
+    return f"{printable(name)} {'≥' if check.at_least else '≤'} {_WRITTEN.get(check.unit, significant)(check.limit)}"
+
+
+def checks_by_stage(stages: Sequence[Stage], checks: Sequence[SloCheck]) -> list[list[SloCheck]]:
+    """The checks of each stage. Stages of one name, such as repeats, have theirs one after the other."""
+    left: dict[str, deque[SloCheck]] = {}
+    for one in checks:
+        left.setdefault(one.stage, deque()).append(one)
+    names = Counter(stage.name for stage in stages)
+    each = {name: -(-len(left.get(name, ())) // count) for name, count in names.items()}
+    return [[left[stage.name].popleft() for _ in range(each[stage.name]) if left[stage.name]] for stage in stages]
 
 
 def slo_line(slo: SloVerdict) -> str:

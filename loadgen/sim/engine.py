@@ -1,6 +1,7 @@
 """What the simulated engines have in common: requests in, tokens out as streams, one task that keeps the time."""
 
 from abc import abstractmethod
+from array import array
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -29,7 +30,15 @@ class TokenStream:
     """
 
     def __init__(
-        self, engine: "Engine", stream_id: int, prompt_tokens: int, now_ns: int, final_only: bool, generates: bool
+        self,
+        engine: "Engine",
+        stream_id: int,
+        prompt_tokens: int,
+        now_ns: int,
+        *,
+        final_only: bool,
+        generates: bool,
+        instants_ns: "array[int] | None",
     ) -> None:
         self.stream_id = stream_id
         self.prompt_tokens = prompt_tokens
@@ -38,6 +47,7 @@ class TokenStream:
         self.added_ns = now_ns
         self.last_ns: int | None = None
         """When the last tokens came; None before the first."""
+        self._instants_ns = instants_ns
         self._engine = engine
         self._final_only = final_only
         self._tokens = 0
@@ -46,8 +56,11 @@ class TokenStream:
         self._closed = False
         self._wake: anyio.Event | None = None
 
-    def push(self, tokens: int, finished: bool) -> None:
+    def push(self, tokens: int, finished: bool, now_ns: int) -> None:
         """Hand tokens to the reader (the engine's side)."""
+        self.last_ns = now_ns
+        if self._instants_ns is not None:
+            self._instants_ns.append(now_ns)
         self._tokens += tokens
         self._finished = finished
         if self._wake is not None and (finished or not self._final_only):
@@ -98,6 +111,11 @@ class Engine:
         self._group: TaskGroup | None = None
 
     @property
+    def unfinished(self) -> int:
+        """Requests that came and have not ended, as far as their readers know."""
+        return len(self._streams)
+
+    @property
     def running(self) -> int:
         """Requests that are being worked on."""
         return len(self._streams)
@@ -135,15 +153,24 @@ class Engine:
                 stream.close()
             self._timer.close()
 
-    def generate(self, prompt_tokens: int, output_tokens: int, *, final_only: bool = False) -> TokenStream:
+    def generate(
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        final_only: bool = False,
+        instants_ns: "array[int] | None" = None,
+    ) -> TokenStream:
         """Ask for exactly `output_tokens` tokens; `final_only` wakes the reader once, at the end.
+
+        `instants_ns` takes the instant of each token as it comes, for a reader that is woken once.
 
         Use the result as a context: leaving it early, by cancellation too, aborts the request at once.
 
         Raises:
             ValueError: a length is below 1, or both together are above `max_model_len`.
         """
-        return self._begin(prompt_tokens, output_tokens, final_only, generates=True)
+        return self._begin(prompt_tokens, output_tokens, final_only, generates=True, instants_ns=instants_ns)
 
     def prefill(self, prompt_tokens: int) -> TokenStream:
         """Ask for a prompt to be computed and nothing to be generated: its one delta tells that it is.
@@ -155,13 +182,29 @@ class Engine:
         """
         return self._begin(prompt_tokens, 1, True, generates=False)
 
-    def _begin(self, prompt_tokens: int, output_tokens: int, final_only: bool, *, generates: bool) -> TokenStream:
+    def _begin(
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        final_only: bool,
+        *,
+        generates: bool,
+        instants_ns: "array[int] | None" = None,
+    ) -> TokenStream:
         check_lengths(self.config, prompt_tokens, output_tokens)
         now_ns = self.clock.now_ns()
         if self._stall_ns is None:
             self._stall_ns = _stall(self._faults, now_ns)
         self.statistics.requests += 1
-        stream = TokenStream(self, self.statistics.requests, prompt_tokens, now_ns, final_only, generates)
+        stream = TokenStream(
+            self,
+            self.statistics.requests,
+            prompt_tokens,
+            now_ns,
+            final_only=final_only,
+            generates=generates,
+            instants_ns=instants_ns,
+        )
         self._streams[stream.stream_id] = stream
         self._submit(stream, output_tokens)
         return stream
@@ -182,12 +225,11 @@ class Engine:
                 statistics.ttft.add((now_ns - stream.added_ns) / NS_PER_SECOND)
         else:
             statistics.itl.add((now_ns - stream.last_ns) / NS_PER_SECOND)
-        stream.last_ns = now_ns
         if finished:
             statistics.finished += 1
             statistics.e2e.add((now_ns - stream.added_ns) / NS_PER_SECOND)
             del self._streams[stream.stream_id]
-        stream.push(tokens, finished)
+        stream.push(tokens, finished, now_ns)
 
     def _past_stall(self, instant_ns: int) -> int:
         """The instant, or the end of the stall where it lies in it."""

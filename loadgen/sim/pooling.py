@@ -234,7 +234,8 @@ def _listed(texts: _Texts) -> list[str]:
 
 
 def _usage(tokens: int) -> dict[str, Any]:
-    return {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
+    counts = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+    return counts | {"prompt_tokens_details": None, "completion_tokens_details": None}
 
 
 def _base64(vector: list[float]) -> str:

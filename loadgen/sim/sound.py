@@ -8,6 +8,10 @@ _FLAC_INFO: Final = 8  # the marker `fLaC` and the header of the first block, wh
 _COMPRESSED_BYTES_PER_SECOND: Final = 16_000  # 128 kbit/s
 _MARKERS: Final = (b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2", b"\x1a\x45\xdf\xa3")
 _MP4_MARKER: Final = b"ftyp"
+_NO_SOUND: Final = (
+    "Invalid or corrupted audio data. "
+    "Ensure the input is a valid audio or video file (e.g. a complete WAV, MP3, or MP4)."
+)
 
 
 def sound_seconds(data: bytes) -> float:
@@ -22,7 +26,7 @@ def sound_seconds(data: bytes) -> float:
         return _flac_seconds(data)
     if data.startswith(_MARKERS) or data[4:8] == _MP4_MARKER:
         return len(data) / _COMPRESSED_BYTES_PER_SECOND
-    raise ValueError("Invalid or unsupported audio file.")
+    raise ValueError(_NO_SOUND)
 
 
 def _wav_seconds(data: bytes) -> float:
@@ -30,7 +34,7 @@ def _wav_seconds(data: bytes) -> float:
         with wave.open(io.BytesIO(data)) as file:
             return float(file.getnframes() / file.getframerate())
     except (wave.Error, EOFError, ZeroDivisionError):
-        raise ValueError("Invalid or unsupported audio file.") from None
+        raise ValueError(_NO_SOUND) from None
 
 
 def _flac_seconds(data: bytes) -> float:
@@ -38,5 +42,5 @@ def _flac_seconds(data: bytes) -> float:
     packed = int.from_bytes(data[_FLAC_INFO + 10 : _FLAC_INFO + 18])
     rate, samples = packed >> 44, packed & (1 << 36) - 1
     if not rate:
-        raise ValueError("Invalid or unsupported audio file.")
+        raise ValueError(_NO_SOUND)
     return samples / rate

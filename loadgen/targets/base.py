@@ -5,7 +5,16 @@ from typing import Any, Protocol
 import msgspec
 
 from loadgen.metrics.outcome import Exchange
+from loadgen.profile import Workload
 from loadgen.workload.request import Request, Tokenization
+
+
+class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What stood in for the target of a run in virtual time: so many simulated engines, and how a router behind which
+    they stood chose among them; None where there was nothing to choose."""
+
+    replicas: int
+    router: str | None = None
 
 
 class TargetInfo(msgspec.Struct, frozen=True):
@@ -20,6 +29,10 @@ class TargetInfo(msgspec.Struct, frozen=True):
     max_model_len: int | None = None
     omitted_fields: tuple[str, ...] = ()
     """Body fields that the server refused in the trial and that are left out of every request."""
+    constraint: str | None = None
+    """The body field by which the server was seen to constrain an answer to labels; None where it was not tried."""
+    simulation: Simulation | None = None
+    """None for a target in real time."""
     warnings: tuple[str, ...] = ()
 
 
@@ -56,6 +69,9 @@ class Target(Protocol):
         Sets `exchange.end_ns` at the end, and `exchange.failure` where the request failed; it raises only on
         cancellation, and then leaves in `exchange` what was seen so far.
         """
+
+    def with_workload(self, workload: Workload) -> "Target":
+        """The same hold, asking as another workload of the profile does; it ends with this one."""
 
     async def watch(self) -> str:
         """Wait until the target is gone for good, and return why, in a line. Requests in flight then end by themselves,

@@ -114,6 +114,12 @@ class Engine:
         """Start a request; yields vLLM's RequestOutputs."""
         return vllm_api.generate(self.vllm, prompt, sampling, request_id, priority)
 
+    def encode(
+        self, prompt: Mapping[str, Any], parameters: Any, request_id: str, priority: int
+    ) -> AsyncGenerator[Any, None]:
+        """Start a request for a vector; yields one of vLLM's PoolingRequestOutputs."""
+        return vllm_api.encode(self.vllm, prompt, parameters, request_id, priority)
+
     async def abort(self, request_id: str) -> None:
         """Give a request up, so that the engine spends no more on it. Not cancelled halfway."""
         if self.dead is not None:

@@ -1,7 +1,7 @@
 """Opening an engine for a run: start it, look at its health, learn how it counts tokens, warm it up."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,16 +13,20 @@ from loadgen.clock import Clock
 from loadgen.decoding import show
 from loadgen.errors import LoadgenError, TargetError
 from loadgen.metrics.outcome import Exchange
-from loadgen.profile import EngineTarget, Workload
+from loadgen.profile import CONVERSATIONS, EngineTarget, Workload
 from loadgen.targets import vllm_api
-from loadgen.targets.base import Opening, TargetInfo
+from loadgen.targets.base import Opening, Target, TargetInfo
 from loadgen.targets.engine import Engine
+from loadgen.targets.engine_embed import EmbedSession, pooling_of, pooling_target
+from loadgen.targets.engine_kinds import kind_sampling
 from loadgen.targets.engine_session import EngineSession, tokenizer_of
-from loadgen.targets.sampling import sampling_of
 from loadgen.units import NS_PER_SECOND, format_duration
 from loadgen.workload.request import Message, Request, Tokenization
 from loadgen.workload.tokens import PROBE_LINES, PROBE_TEXT, from_token_strings
 
+EMBED: Final = "embed"
+"""The kind of workload, and vLLM's name of the task, for which an engine pools."""
+_GENERATE: Final = "generate"
 _MANY_TOKENS: Final = 1_000_000
 """An asked length that no minimum of a body is above."""
 LOG_ENV: Final = "LOADGEN_WORKER_LOG"
@@ -32,7 +36,7 @@ LOG_ENV: Final = "LOADGEN_WORKER_LOG"
 @asynccontextmanager
 async def open_engine(
     target: EngineTarget, workload: Workload, trial: tuple[Workload, Request], log: Path | None, clock: Clock
-) -> AsyncIterator[EngineSession]:
+) -> AsyncIterator[Target]:
     """An engine of this process, ready for load; it ends with the context.
 
     `trial` is a short workload and a request of it, which warms the engine up: the first request of a kind may
@@ -40,27 +44,35 @@ async def open_engine(
 
     Raises:
         LoadgenError: the profile holds what this vLLM or an engine cannot use.
-        TargetError: the engine did not come up, is not well, or refused the trial.
+        TargetError: the engine did not come up, is not well, cannot do what is asked, or refused the trial.
     """
     began_ns = clock.now_ns()
-    engine = Engine(target, log)
+    engine = Engine(pooling_target(target) if workload.kind == EMBED else target, log)
     await _check_names(target, workload)
     await engine.start()
     try:
         tokenizer = await tokenizer_of(engine)
         template = await anyio.to_thread.run_sync(vllm_api.chat_template_of, engine.vllm, tokenizer)
 
-        def session_of(workload: Workload) -> EngineSession:
-            return EngineSession(engine, target, workload, clock.now_ns, tokenizer=tokenizer, chat_template=template)
+        @contextmanager
+        def session_of(workload: Workload) -> Iterator[Target]:
+            now_ns = clock.now_ns
+            if workload.kind == EMBED:
+                yield EmbedSession(engine, workload, now_ns, tokenizer=tokenizer)
+                return
+            generating = EngineSession(engine, target, workload, now_ns, tokenizer=tokenizer, chat_template=template)
+            with closing(generating):
+                yield generating
 
         await engine.check()
+        await check_task(engine, workload)
         trial_workload, request = trial
-        with closing(session_of(trial_workload)) as session:
+        with session_of(trial_workload) as session:
             await _warm_up(session, request, target)
-        with closing(session_of(workload)) as session:
+        with session_of(workload) as session:
             session.opening = Opening(
                 info=_describe(engine),
-                tokenization=_tokenization(tokenizer, session, chat=workload.kind == "chat"),
+                tokenization=_tokenization(tokenizer, session, chat=workload.kind in CONVERSATIONS),
                 start_ns=clock.now_ns() - began_ns,
                 memory_bytes=engine.memory_bytes(),
             )
@@ -71,23 +83,42 @@ async def open_engine(
 
 
 async def _check_names(target: EngineTarget, workload: Workload) -> None:
-    """Refuse what stands in `workload.body` and is no sampling parameter, or no value of one, before a model is
+    """Refuse what stands in `workload.body` and is no parameter of a request, or no value of one, before a model is
     loaded."""
     vllm_api.require_vllm()
+    if workload.kind == EMBED:
+        names = await anyio.to_thread.run_sync(vllm_api.pooling_names, abandon_on_cancel=True)
+        _check_values(pooling_of(workload, names).fields, vllm_api.check_pooling)
+        return
     names = await anyio.to_thread.run_sync(vllm_api.sampling_names, abandon_on_cancel=True)
-    sampling = sampling_of(workload.body, {}, names, chat=workload.kind == "chat", stream=target.stream)
-    for name, value in sampling.fields.items():
-        try:
-            vllm_api.check_sampling({"max_tokens": None, name: value})
-        except ValueError as error:
-            raise LoadgenError(f"workload.body.{name} = {show(value)}: vLLM refuses it: {error}") from None
+    sampling = kind_sampling(workload, target, {}, names)
+    _check_values(sampling.fields, lambda field: vllm_api.check_sampling({"max_tokens": None, **field}))
     try:
         vllm_api.check_sampling(sampling.of(_MANY_TOKENS))
     except ValueError as error:
         raise LoadgenError(f"workload.body: vLLM refuses it as a whole: {error}") from None
 
 
-async def _warm_up(session: EngineSession, request: Request, target: EngineTarget) -> None:
+def _check_values(fields: Mapping[str, Any], check: Callable[[dict[str, Any]], None]) -> None:
+    for name, value in fields.items():
+        try:
+            check({name: value})
+        except ValueError as error:
+            raise LoadgenError(f"workload.body.{name} = {show(value)}: vLLM refuses it: {error}") from None
+
+
+async def check_task(engine: Engine, workload: Workload) -> None:
+    """Raise TargetError where the engine, as it runs its model, cannot do what the workload asks for."""
+    needed = EMBED if workload.kind == EMBED else _GENERATE
+    tasks = await vllm_api.tasks_of(engine.vllm)
+    if needed not in tasks:
+        raise TargetError(
+            f'workload.kind = "{workload.kind}" needs an engine that can {needed}; the model "{engine.served_name}" '
+            f"can {', '.join(sorted(tasks))} here (see target.engine_args.runner and convert)"
+        )
+
+
+async def _warm_up(session: Target, request: Request, target: EngineTarget) -> None:
     try:
         prepared = session.prepare(request)
     except ValueError as error:
@@ -113,7 +144,7 @@ def _describe(engine: Engine) -> TargetInfo:
     )
 
 
-def _tokenization(tokenizer: Any, session: EngineSession, *, chat: bool) -> Tokenization:
+def _tokenization(tokenizer: Any, session: Target, *, chat: bool) -> Tokenization:
     """How the engine's own tokenizer counts the words of synthetic text."""
 
     def pieces(text: str) -> list[str]:
@@ -121,7 +152,7 @@ def _tokenization(tokenizer: Any, session: EngineSession, *, chat: bool) -> Toke
 
     text = pieces(PROBE_TEXT)
     template_tokens = 0
-    if chat:
+    if chat and isinstance(session, EngineSession):
         conversation = Request(0, messages=(Message("user", PROBE_TEXT),))
         with suppress(ValueError):  # a template may insist on a system message, or on an image
             template_tokens = len(session.prompt_of(conversation)[0]["prompt_token_ids"]) - len(text)

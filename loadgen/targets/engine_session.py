@@ -5,6 +5,7 @@ import secrets
 from array import array
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from typing import Any, Final
 
 import msgspec
@@ -16,9 +17,10 @@ from loadgen.targets import vllm_api
 from loadgen.targets.base import Opening
 from loadgen.targets.chunks import ABORT, SERVER_ERROR
 from loadgen.targets.engine import ENGINE_DEAD, REFUSED, Engine
+from loadgen.targets.engine_kinds import EngineKind, ReadOutput, engine_kind, kind_sampling
 from loadgen.targets.media import decode_audio, decode_image
 from loadgen.targets.prompt import Format, Prompt, PromptError, prompt_format, render
-from loadgen.targets.sampling import Sampling, sampling_of
+from loadgen.targets.sampling import Sampling
 from loadgen.workload.request import Request
 
 _DECODING_THREADS: Final = 2
@@ -35,6 +37,8 @@ class Prepared(msgspec.Struct, frozen=True):
     sampling: Any
     asked: int | None
     """Output tokens asked for, where the model is not to end by itself."""
+    read: ReadOutput | None = None
+    """Reads the answer where it is more than text."""
 
 
 class EngineSession:
@@ -60,13 +64,17 @@ class EngineSession:
         self._format: Format = prompt_format(target.request_format)
         self._threads = ThreadPoolExecutor(_DECODING_THREADS, "decode")
         self._session_id = f"loadgen-{secrets.token_hex(4)}"
-        self._sampling: Sampling = sampling_of(
-            workload.body,
-            vllm_api.default_sampling(engine.vllm),
-            vllm_api.sampling_names(),
-            chat=workload.kind == "chat",
-            stream=target.stream,
-        )
+        self._set_workload(workload)
+
+    def _set_workload(self, workload: Workload) -> None:
+        self._kind: EngineKind = engine_kind(workload)
+        defaults, names = vllm_api.default_sampling(self._engine.vllm), vllm_api.sampling_names()
+        self._sampling: Sampling = kind_sampling(workload, self._target, defaults, names)
+
+    def with_workload(self, workload: Workload) -> "EngineSession":
+        other = copy(self)
+        other._set_workload(workload)
+        return other
 
     def prepare(self, request: Request) -> Prepared:
         """Render the prompt, to token ids, and the sampling parameters of a request.
@@ -74,17 +82,21 @@ class EngineSession:
         Raises:
             ValueError: it says nothing, holds media that cannot be decoded or asks for what vLLM refuses.
         """
-        sampling = vllm_api.make_sampling(self._sampling.of(request.output_tokens), stream=self._sampling.stream)
+        fields = self._sampling.of(request.output_tokens)
+        if self._kind.own_fields is not None:
+            fields |= self._kind.own_fields(request)
+        sampling = vllm_api.make_sampling(fields, stream=self._sampling.stream)
         asked = request.output_tokens if sampling.ignore_eos and sampling.max_tokens == request.output_tokens else None
         prompt, media = self.prompt_of(request)
-        return Prepared(f"{self._session_id}-{request.index}", prompt, media, sampling, asked)
+        read = None if self._kind.reader is None else self._kind.reader(request)
+        return Prepared(f"{self._session_id}-{request.index}", prompt, media, sampling, asked, read)
 
     def prompt_of(self, request: Request) -> tuple[dict[str, Any], Future[dict[str, Any]] | None]:
         """The prompt of a request as vLLM takes it, and its media where there are any."""
         if request.messages is None:
             if isinstance(request.prompt, str):
-                return _tokens(self._tokenizer.encode(request.prompt)), None
-            return _tokens(list(request.prompt or ())), None
+                return vllm_api.prompt_of_ids(self._tokenizer.encode(request.prompt)), None
+            return vllm_api.prompt_of_ids(list(request.prompt or ())), None
         rendered = render(
             request.messages,
             self._format,
@@ -98,7 +110,7 @@ class EngineSession:
         # What a template wrote has its special tokens already: a second begin-of-text would be another prompt.
         ids = self._tokenizer.encode(rendered.text, add_special_tokens=not rendered.special)
         media = self._decoding(rendered)
-        return ({"prompt_token_ids": ids}, media) if media is not None else (_tokens(ids), None)
+        return ({"prompt_token_ids": ids}, media) if media is not None else (vllm_api.prompt_of_ids(ids), None)
 
     def close(self) -> None:
         """End the threads that decode media."""
@@ -121,13 +133,13 @@ class EngineSession:
         exchange.streamed = self._sampling.stream
         exchange.request_id = prepared.request_id
         exchange.chunk_tokens = array("q") if exchange.streamed else None
-        finished = False
+        last = None
         now_ns = None
         try:
             async for output in self.outputs(prepared):
                 now_ns = self._now_ns()
                 self._note(output, now_ns, exchange)
-                finished = output.finished
+                last = output
         except PromptError as error:  # media that cannot be decoded
             exchange.failure, exchange.message = REFUSED, str(error)
             now_ns = self._now_ns()
@@ -137,7 +149,7 @@ class EngineSession:
             exchange.target_gone = exchange.failure == ENGINE_DEAD
             now_ns = self._now_ns()
         else:
-            self._judge(prepared, exchange, finished)
+            self._judge(prepared, exchange, last)
         exchange.end_ns = self._now_ns() if now_ns is None else now_ns
 
     async def outputs(self, prepared: Prepared) -> AsyncGenerator[Any, None]:
@@ -190,20 +202,25 @@ class EngineSession:
                 exchange.chunks_ns.append(now_ns)
                 exchange.chunk_tokens.append(tokens)
 
-    def _judge(self, prepared: Prepared, exchange: Exchange, finished: bool) -> None:
-        """Tell an answer that ended by itself from one that the engine's own end cut short.
+    def _judge(self, prepared: Prepared, exchange: Exchange, last: Any) -> None:
+        """Tell an answer that ended by itself from one that the engine's own end cut short; `last` is its last output.
 
         An engine that is told to terminate ends its streams in order, though not their answers: with `abort`, or with
         fewer tokens than it was bound to give.
         """
         engine = self._engine
-        if exchange.finish_reason == ABORT or not finished:
+        if exchange.finish_reason == ABORT or last is None or not last.finished:
             engine.doom()
             self._fail_with_engine(exchange)
             return
         if exchange.finish_reason == "error":
             exchange.failure = SERVER_ERROR
             exchange.message = 'the engine gave the request up (finish_reason "error")'
+            return
+        if prepared.read is not None:
+            prepared.read(last, exchange)
+            if exchange.failure is not None and engine.dead:
+                self._fail_with_engine(exchange)
             return
         if prepared.asked is None or (exchange.output_tokens or 0) >= prepared.asked:
             return
@@ -235,12 +252,6 @@ async def tokenizer_of(engine: Engine) -> Any:
             "prompts cannot be made into tokens"
         )
     return tokenizer
-
-
-def _tokens(ids: list[int]) -> dict[str, Any]:
-    """A prompt of token ids that is ready for the engine as it is: without the `type` vLLM would look through it once
-    more, in a thread."""
-    return {"type": "token", "prompt_token_ids": ids}
 
 
 def _media(prompt: Prompt) -> dict[str, Any]:

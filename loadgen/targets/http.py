@@ -4,6 +4,7 @@ import base64
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from copy import copy
 from typing import Any, Final
 
 import anyio
@@ -121,10 +122,7 @@ class HttpSession:
             TargetError: the address is none, or the environment does not hold the API key.
         """
         self.server = ServerUrl(target.url)
-        self._endpoint = endpoint_of(workload, info)
-        at = self.server.at if self._endpoint.at_root else self.server.api
-        self.url = at(self._endpoint.path)
-        """Where requests are sent."""
+        self._profile, self._info = target, info
         self.model = info.model
         self._transport = transport
         self._now_ns = now_ns
@@ -132,10 +130,20 @@ class HttpSession:
         self._secrets = secret_values(self._headers)
         self._retry, self._timeout_ns = target.retry, target.timeout
         self._session_id = f"loadgen-{secrets.token_hex(4)}"
-        self._set_body(target, workload, info)
+        self._set_workload(workload)
 
-    def _set_body(self, target: profile.HttpTarget, workload: profile.Workload, info: TargetInfo) -> None:
-        """Encode what is the same in every body, and note which of the other fields are wanted."""
+    def with_workload(self, workload: profile.Workload) -> "HttpSession":
+        other = copy(self)
+        other._set_workload(workload)
+        return other
+
+    def _set_workload(self, workload: profile.Workload) -> None:
+        """Choose the endpoint, encode what is the same in every body, and note which of the other fields are wanted."""
+        info, target = self._info, self._profile
+        self._endpoint = endpoint_of(workload, info)
+        at = self.server.at if self._endpoint.at_root else self.server.api
+        self.url = at(self._endpoint.path)
+        """Where requests are sent."""
         theirs = workload.body
         unwanted = set(theirs) | set(info.omitted_fields)
         if "max_completion_tokens" in theirs:
@@ -175,6 +183,8 @@ class HttpSession:
             self._add(parts, {endpoint.prompt_field: request.prompt})
         if request.inputs is not None:
             self._add(parts, {endpoint.inputs_field: request.inputs})
+        if endpoint.own_fields is not None:
+            self._add(parts, endpoint.own_fields(request))
         asked = request.most_output_tokens if request.output_tokens is None else request.output_tokens
         if asked is not None:
             count = str(asked).encode()

@@ -32,6 +32,10 @@ _GRACE_SECONDS: Final = 60
 _CLOSE_ENGINE_SECONDS: Final = 90
 
 
+Opener = Callable[[Profile, TargetInfo, Clock], AbstractAsyncContextManager[Target]]
+"""Opens one worker's hold on the target of a checked profile, as `open_target` does."""
+
+
 class Checked(msgspec.Struct, frozen=True):
     """A target that can be loaded. `profile` is the one that workers get: an embedded server has its URL there."""
 
@@ -109,7 +113,10 @@ def _trial(profile: Profile) -> tuple[Workload, Request]:
     if output is None and workload.kind in LENGTHS_ASKED and not {"max_tokens", "max_completion_tokens"} & body.keys():
         body["max_tokens"] = _TRIAL_OUTPUT_TOKENS
     short = replace(workload, prompt_tokens=_TRIAL_PROMPT_TOKENS, output_tokens=output, body=body)
-    return short, make_workload(short, estimate(), short.nonce or 0).request(_TRIAL_INDEX)
+    request = make_workload(short, estimate(), short.nonce or 0).request(_TRIAL_INDEX)
+    if request.output_tokens is not None:  # a row of a file may ask for more
+        request = replace(request, output_tokens=_TRIAL_OUTPUT_TOKENS)
+    return short, request
 
 
 def _open_http(profile: Profile, info: TargetInfo, clock: Clock) -> AbstractAsyncContextManager[Target]:
@@ -133,7 +140,7 @@ _CHECKS: Final[dict[type, Callable[[Profile, Clock], AbstractAsyncContextManager
     SimTarget: _check_sim,
     EngineTarget: _check_engine,
 }
-_OPENERS: Final[dict[type, Callable[[Profile, TargetInfo, Clock], AbstractAsyncContextManager[Target]]]] = {
+_OPENERS: Final[dict[type, Opener]] = {
     HttpTarget: _open_http,
     SimTarget: _open_sim,
     EngineTarget: _open_engine,

@@ -17,6 +17,17 @@ from loadgen.clock import Clock
 from loadgen.errors import TargetError
 from loadgen.metrics.outcome import Exchange
 from loadgen.targets.base import TargetInfo
+from loadgen.targets.endpoints.choice import longest_answer, read_message
+from loadgen.targets.endpoints.constraint import (
+    CURRENT,
+    FORMER,
+    NO_CONSTRAINT,
+    TRIAL_LABEL,
+    TRIAL_MESSAGES,
+    Refused,
+    find_constraint,
+    without_unwanted,
+)
 from loadgen.targets.endpoints.table import endpoint_of
 from loadgen.targets.http import HttpSession, Reply
 from loadgen.targets.transport import Transport, TransportError, open_transport
@@ -42,7 +53,9 @@ _HINTS: Final = {
     "http_401": _CHECK_KEY,
     "http_403": _CHECK_KEY,
     "http_404": "check --target (target.url) and --model (target.model)",
-    "not_a_label": "this server does not constrain answers by the field that its version knows: check [workload.body]",
+    "not_a_label": "check [workload.body]",
+    NO_CONSTRAINT: 'workload.kind = "choice" needs a server that constrains answers: vLLM does, since 0.11 by '
+    "structured_outputs, before by guided_choice",
     "http_400": "check [workload] and its body fields",
     "http_422": "check [workload] and its body fields",
     "http_429": "the server limits requests: wait, or raise its limit",
@@ -143,6 +156,8 @@ class _Check:
         )
         limits = {model.id: model.max_model_len for model in models}
         info = msgspec.structs.replace(info, max_model_len=limits.get(info.model or ""))
+        if self._workload.kind == "choice" and not {CURRENT, FORMER} & set(self._workload.body):
+            info = await self._find_constraint(transport, info)
         info = await self._try(transport, info, request)
         return msgspec.structs.replace(info, warnings=tuple(self._warnings))
 
@@ -189,6 +204,44 @@ class _Check:
             names = ", ".join(f'"{name}"' for name in served)
             raise TargetError(f'{session.server} does not serve the model "{wanted}"{meant}: it serves {names}')
         return wanted
+
+    async def _find_constraint(self, transport: Transport, info: TargetInfo) -> TargetInfo:
+        """See that the server constrains answers: one that does not may happen to answer the trial with a label."""
+        body = without_unwanted(self._workload.body) | {"temperature": 0.0}
+        # Enough for the label, and for what a model may think before it, where the profile has room for that.
+        limits = [body.pop(name, None) for name in ("max_tokens", "max_completion_tokens")]
+        most = max([longest_answer((TRIAL_LABEL,)), *(limit for limit in limits if isinstance(limit, int))])
+        target = msgspec.structs.replace(self._target, stream=False)
+
+        async def say(constraint: dict[str, Any]) -> str | Refused:
+            workload = profile.Workload(kind="chat", body={"max_tokens": most, **body, **constraint})
+            session = HttpSession(transport, target, workload, info, self._clock.now_ns)
+            return await self._said(session)
+
+        found = await find_constraint(info.version, say)
+        if found.field is None:
+            raise _refused(self.asking, NO_CONSTRAINT, found.reason)
+        return msgspec.structs.replace(info, constraint=found.field)
+
+    async def _said(self, session: HttpSession) -> str | Refused:
+        """What the server answers to the trial of a constraint."""
+        self.asking = f"POST {session.url}"
+        exchange, contents = Exchange(), list[str | None]()
+
+        def keep(body: bytes, into: Exchange) -> None:
+            message = read_message(body, into)
+            contents.append(None if message is None else message.content)
+
+        prepared = session.prepare(Request(index=0, messages=TRIAL_MESSAGES))
+        await session.ask("POST", session.url, prepared, exchange, keep)
+        if exchange.failure in ("http_400", "http_422"):
+            return Refused(exchange.message)
+        if exchange.failure is not None:
+            raise self._failure(exchange)
+        if not contents or contents[0] is None:
+            words = f"the trial has no answer (finish_reason {exchange.finish_reason!r}): max_tokens may be too few"
+            raise _refused(self.asking, NO_CONSTRAINT, words, "check [workload.body]")
+        return contents[0]
 
     async def _try(self, transport: Transport, info: TargetInfo, request: Request) -> TargetInfo:
         """Send the request, again without what is refused, until it is answered or something else goes wrong."""

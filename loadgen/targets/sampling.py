@@ -53,7 +53,8 @@ def sampling_of(
     Raises:
         LoadgenError: with a line for each name that an engine has no use for; or a value is of no use.
     """
-    faults = [_unknown(name, names) for name in body if name not in names and name not in _BESIDE]
+    known = (*names, *_BESIDE)
+    faults = [unknown_name(name, known) for name in body if name not in known]
     if faults:
         raise LoadgenError("\n".join(faults))
     fields = {name: value for name, value in body.items() if name in names}
@@ -73,9 +74,9 @@ def sampling_of(
     return Sampling(
         fields={**defaults, **fields},
         lengths=tuple(name for name in ("max_tokens", "min_tokens", "ignore_eos") if name not in unwanted),
-        stream=_value(body, "stream", bool, stream),
-        priority=_value(body, "priority", int, 0),
-        template_fields=dict(_value(body, "chat_template_kwargs", dict, {})),
+        stream=value_of(body, "stream", bool, stream),
+        priority=value_of(body, "priority", int, 0),
+        template_fields=dict(value_of(body, "chat_template_kwargs", dict, {})),
     )
 
 
@@ -88,10 +89,11 @@ def _set_logprobs(fields: dict[str, Any], body: Mapping[str, Any], chat: bool) -
         raise LoadgenError("workload.body.logprobs: a chat takes true or false, and top_logprobs = n")
     fields.pop("logprobs", None)
     if wanted:
-        fields["logprobs"] = _value(body, "top_logprobs", int, 0)
+        fields["logprobs"] = value_of(body, "top_logprobs", int, 0)
 
 
-def _value(body: Mapping[str, Any], name: str, kind: type[_T], absent: _T) -> _T:
+def value_of(body: Mapping[str, Any], name: str, kind: type[_T], absent: _T) -> _T:
+    """What a body says by a name, else `absent`. Raises LoadgenError where it is of another type."""
     value = body.get(name, absent)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise LoadgenError(f"workload.body.{name}: must be {_KINDS[kind]}")
@@ -126,9 +128,10 @@ def _set_logit_bias(fields: dict[str, Any]) -> None:
             raise LoadgenError("workload.body.logit_bias: its keys must be token ids") from None
 
 
-def _unknown(name: str, names: Collection[str]) -> str:
+def unknown_name(name: str, known: Collection[str], what: str = "sampling parameter") -> str:
+    """The line that refuses a name in a body, with what was meant by it where that can be told."""
     if name in _HINTS:
         return f"workload.body.{name}: an engine does not take it; use {_HINTS[name]}"
-    near = difflib.get_close_matches(name, [*names, *_BESIDE], n=1)
+    near = difflib.get_close_matches(name, known, n=1)
     meant = f"; did you mean `{near[0]}`?" if near else ""
-    return f"workload.body.{name}: no sampling parameter of this vLLM{meant}"
+    return f"workload.body.{name}: no {what} of this vLLM{meant}"

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import anyio
 import msgspec
@@ -14,10 +14,10 @@ from loadgen.clock import Clock
 from loadgen.errors import TargetError
 from loadgen.metrics.outcome import Exchange
 from loadgen.processes import end_process
-from loadgen.profile import HttpTarget, SimTarget
+from loadgen.profile import HttpTarget, SimTarget, Workload
 from loadgen.sim import tokenizer
 from loadgen.sim.driver import make_engine
-from loadgen.sim.engine import Engine
+from loadgen.sim.router import Serving
 from loadgen.sim.server import ServerSettings
 from loadgen.targets.base import Opening, TargetInfo
 from loadgen.targets.prompt import refuse_videos
@@ -36,11 +36,12 @@ class Lengths(NamedTuple):
 
 
 class SimSession:
-    """The model in the worker; each worker has one of its own. Runs on asyncio and trio, in real or virtual time."""
+    """The model in the worker. Runs on asyncio and trio, in real or virtual time."""
 
     opening: Opening | None = None
 
-    def __init__(self, engine: Engine, clock: Clock, *, stream: bool) -> None:
+    def __init__(self, engine: Serving, clock: Clock, *, stream: bool) -> None:
+        """`engine` is the worker's own, or what it shares with others."""
         self._engine = engine
         self._clock = clock
         self._stream = stream
@@ -57,19 +58,22 @@ class SimSession:
             exchange.failure, exchange.message = "too_long", f"the prompt has {prepared.prompt_tokens} tokens"
             exchange.end_ns = self._clock.now_ns()
             return
-        tokens = 0
         output = min(prepared.output_tokens, limit)
-        with self._engine.generate(prepared.prompt_tokens, output, final_only=not self._stream) as stream:
-            async for delta in stream:
-                now_ns = self._clock.now_ns()
-                tokens += delta.tokens
-                if self._stream:
-                    exchange.chunks_ns.append(now_ns)
-                    exchange.events += 1
-                    exchange.reads += 1
-                exchange.end_ns = now_ns if delta.finished else None
-        exchange.output_tokens = tokens
+        # The engine notes when each token comes: waking this task for each would cost more than all the rest.
+        instants_ns = exchange.chunks_ns if self._stream else None
+        try:
+            with self._engine.generate(
+                prepared.prompt_tokens, output, final_only=True, instants_ns=instants_ns
+            ) as stream:
+                async for delta in stream:
+                    exchange.output_tokens = delta.tokens
+        finally:
+            exchange.events = exchange.reads = len(exchange.chunks_ns)
+        exchange.end_ns = self._clock.now_ns()
         exchange.finish_reason = "length"
+
+    def with_workload(self, workload: Workload) -> Self:
+        return self  # all that the model sees of a request is its lengths
 
     async def watch(self) -> str:
         await anyio.sleep_forever()

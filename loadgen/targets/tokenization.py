@@ -20,7 +20,10 @@ def tokenizer_of(workload: Workload) -> Tokenization | None:
 
 
 async def tokenizer_of_server(session: HttpSession, target: HttpTarget) -> Tokenization:
-    """What the server's `/tokenize` tells, asked three times; an estimate where it has none or does not answer."""
+    """What the server's `/tokenize` tells, asked three times; an estimate where it has none or does not answer.
+
+    A model that pools or only continues text may have no chat template, and then refuses the conversation alone.
+    """
     try:
         with anyio.fail_after(target.preflight_timeout.seconds):
             plain = await server_tokenize(session, prompt=PROBE_TEXT)
@@ -28,11 +31,13 @@ async def tokenizer_of_server(session: HttpSession, target: HttpTarget) -> Token
             chat = await server_tokenize(session, messages=_CHAT)
     except (TimeoutError, TargetError):
         return estimate()
-    if plain is None or chat is None:
+    if plain is None:
         return estimate()
     if plain.token_strs is None:
-        return from_count(plain.count, chat.count - plain.count, "server")
+        return from_count(plain.count, 0 if chat is None else chat.count - plain.count, "server")
     learnt = from_token_strings(plain.token_strs, 0, "server", line_strs=None if lines is None else lines.token_strs)
+    if chat is None:
+        return learnt
     return msgspec.structs.replace(learnt, template_tokens=chat.count - (plain.count - learnt.special_tokens))
 
 

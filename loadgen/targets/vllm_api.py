@@ -87,13 +87,23 @@ def check_sampling(fields: Mapping[str, Any]) -> None:
         ValueError: with the words of whoever refused.
     """
     from vllm import SamplingParams
+
+    _check_readable(make_sampling(fields, stream=True), SamplingParams)
+
+
+def _check_readable(parameters: Any, kind: Any) -> None:
     from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
-    sampling = make_sampling(fields, stream=True)
     try:
-        MsgpackDecoder(SamplingParams).decode(MsgpackEncoder().encode(sampling))
+        MsgpackDecoder(kind).decode(MsgpackEncoder().encode(parameters))
     except Exception as error:  # whatever encoding and decoding can find wrong
         raise ValueError(words_of(error)) from error
+
+
+def prompt_of_ids(ids: list[int]) -> dict[str, Any]:
+    """A prompt of token ids that is ready as it is: without the `type` vLLM would look through it once more, in
+    a thread."""
+    return {"type": "token", "prompt_token_ids": ids}
 
 
 def generate(
@@ -102,6 +112,57 @@ def generate(
     """Start a request; yields RequestOutputs."""
     outputs: AsyncGenerator[Any, None] = engine.generate(prompt, sampling, request_id, priority=priority)
     return outputs
+
+
+def pooling_names() -> frozenset[str]:
+    """What a request for a vector may set of PoolingParams."""
+    from vllm import PoolingParams
+
+    names: list[str] = PoolingParams(task="embed").valid_parameters["embed"]
+    return frozenset(names)
+
+
+def make_pooling(fields: Mapping[str, Any]) -> Any:
+    """PoolingParams, of these fields, that ask for one vector a prompt.
+
+    Raises:
+        ValueError: vLLM refuses the fields.
+    """
+    from vllm import PoolingParams
+
+    try:
+        return PoolingParams(task="embed", **fields)
+    except Exception as error:  # as of SamplingParams
+        raise ValueError(words_of(error)) from error
+
+
+def check_pooling(fields: Mapping[str, Any]) -> None:
+    """Refuse values that vLLM's core could not read, as `check_sampling` does.
+
+    Raises:
+        ValueError: with the words of whoever refused.
+    """
+    from vllm import PoolingParams
+
+    _check_readable(make_pooling(fields), PoolingParams)
+
+
+def encode(
+    engine: Any, prompt: Mapping[str, Any], parameters: Any, request_id: str, priority: int
+) -> AsyncGenerator[Any, None]:
+    """Start a request for a vector; yields one PoolingRequestOutput."""
+    outputs: AsyncGenerator[Any, None] = engine.encode(prompt, parameters, request_id, priority=priority)
+    return outputs
+
+
+def vector_length(output: Any) -> int:
+    """How many numbers the vector of a PoolingRequestOutput has; 0 where the engine aborted it, or none came."""
+    return 0 if output is None else int(output.outputs.data.numel())
+
+
+async def tasks_of(engine: Any) -> tuple[str, ...]:
+    """What the engine does with its model: `generate`, `embed`, ..."""
+    return tuple(map(str, await engine.get_supported_tasks()))
 
 
 def is_death(error: BaseException) -> bool:

@@ -233,7 +233,7 @@ class Dispatcher:
         job.run.meter.entered(sent_ns)
         with job.scope:
             try:
-                await self._target.send(job.prepared, exchange)
+                await (job.run.target or self._target).send(job.prepared, exchange)
             except Exception as error:
                 # A target books its failures itself; one that raises has a fault of its own, which must cost one
                 # request and not the worker with all that it has in flight.
@@ -252,7 +252,7 @@ class Dispatcher:
             return
         try:
             job.request = job.run.workload.request(job.index)
-            job.prepared = self._target.prepare(job.request)
+            job.prepared = (job.run.target or self._target).prepare(job.request)
         except Exception as error:  # what one row of the workload holds must not end the run; it is booked as failed
             job.fault = f"{type(error).__name__}: {error}"
 
@@ -326,6 +326,8 @@ class Dispatcher:
                 prompt_tokens_asked=None if request is None else request.prompt_tokens,
                 output_tokens_asked=None if request is None else request.output_tokens,
                 exchange=exchange,
+                expected=None if request is None else request.expected,
+                again=request is not None and request.again,
             )
         )
         job.run.held -= 1

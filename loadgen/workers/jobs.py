@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 
 from loadgen.metrics.fold import StageMeter
+from loadgen.targets.base import Target
 from loadgen.workload.request import Request
 from loadgen.workload.sources import Workload
 
@@ -35,9 +36,20 @@ class Job:
 class StageRun:
     """One stage as one worker runs it."""
 
-    def __init__(self, stage: int, workload: Workload, meter: StageMeter, *, drop: bool, closed: bool) -> None:
+    def __init__(
+        self,
+        stage: int,
+        workload: Workload,
+        meter: StageMeter,
+        *,
+        drop: bool,
+        closed: bool,
+        target: Target | None = None,
+    ) -> None:
         self.stage = stage
         self.workload = workload
+        self.target = target
+        """What its requests are sent with; None: with what the worker holds, as it is."""
         self.meter = meter
         self.drop = drop
         self.closed = closed

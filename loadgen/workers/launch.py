@@ -26,6 +26,7 @@ from loadgen.clock import Clock
 from loadgen.errors import RunFailure, one_failure
 from loadgen.processes import end_family, end_process, how_it_ended
 from loadgen.targets.engine_opening import LOG_ENV
+from loadgen.targets.kinds import Opener, open_target
 from loadgen.workers.channel import Channel, ChannelClosed, SocketChannel, memory_channels
 from loadgen.workers.lifeline import FOLDER_ENV, PARENT_ENV, family_of
 from loadgen.workers.messages import Hello
@@ -232,10 +233,11 @@ def _engine_environment(folder: str, log: Path) -> dict[str, str]:
 
 
 class InlineLauncher:
-    """Workers as tasks of this event loop, for runs in virtual time."""
+    """Workers as tasks of this event loop, for runs in virtual time. `opener` opens their holds on the target."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, opener: Opener = open_target) -> None:
         self._clock = clock
+        self._opener = opener
 
     @asynccontextmanager
     async def launch(self, worker: int) -> AsyncIterator[Incarnation]:
@@ -245,7 +247,7 @@ class InlineLauncher:
 
             async def live() -> None:
                 try:
-                    await run_worker(worker_end, self._clock, worker, "")
+                    await run_worker(worker_end, self._clock, worker, "", self._opener, virtual=True)
                 finally:
                     await worker_end.aclose()
                     incarnation.gone.set()

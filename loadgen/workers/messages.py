@@ -45,6 +45,8 @@ class StageStart(_Message, frozen=True):
     """Closed loop: the instant at which the slots begin, later than the origin in a worker that was started again."""
     stop_ns: int | None
     """Closed loop of known length: the instant from which no slot starts another request."""
+    profile: dict[str, Any] | None = None
+    """The stage's own, as `decoding.encode` made it, where it is another than the run's: its workload and SLO hold."""
 
 
 class Jobs(_Message, frozen=True):

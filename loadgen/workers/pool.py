@@ -145,6 +145,14 @@ class Pool:
         at_workers = sum(job.stage == stage for port in self.ports for job in port.outstanding.values())
         return at_workers + sum(job.stage == stage for job in self.requeued)
 
+    def oldest_ns(self, stage: int) -> int | None:
+        """The earliest intended start of the jobs of a stage that have not ended, as far as they were given out."""
+        jobs: list[Requeued | Outstanding] = [*self.requeued]
+        for port in self.ports:
+            jobs += port.outstanding.values()
+        instants = (job.intended_ns for job in jobs if job.stage == stage)
+        return min((instant for instant in instants if instant is not None), default=None)
+
     async def begin(self, stage: int, start: Callable[[int, int], StageStart]) -> None:
         """Tell all workers of a stage; `start(worker, now_ns)` is what each is told, those started later included."""
         self._stages[stage] = start

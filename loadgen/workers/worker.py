@@ -20,7 +20,7 @@ from loadgen.errors import ExitCode, LoadgenError
 from loadgen.metrics.fold import StageDelta, StageMeter
 from loadgen.profile import Profile
 from loadgen.targets.base import Target
-from loadgen.targets.kinds import open_target
+from loadgen.targets.kinds import Opener, open_target
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 from loadgen.workers.channel import Channel, ChannelClosed, SocketChannel
 from loadgen.workers.dispatch import Dispatcher
@@ -51,6 +51,8 @@ TOKEN_ENV: Final = "LOADGEN_TOKEN"  # noqa: S105  (the name of a variable)
 WORKER_ENV: Final = "LOADGEN_WORKER"
 
 SNAPSHOT_NS: Final = 250 * NS_PER_MS
+_VIRTUAL_SNAPSHOT_NS: Final = 500 * NS_PER_MS
+"""In virtual time, which nobody watches and no worker dies in: a snapshot costs as much as several requests."""
 _GRANT_SECONDS: Final = 0.02
 """Credits of an open loop are gathered this long; the lookahead hides the wait."""
 _LAG_PROBE_NS: Final = 25 * NS_PER_MS
@@ -60,7 +62,15 @@ class Worker:
     """What one worker process holds while a run lasts. `serve` is its whole life."""
 
     def __init__(
-        self, channel: Channel, clock: Clock, setup: Setup, profile: Profile, target: Target, vitals: Vitals
+        self,
+        channel: Channel,
+        clock: Clock,
+        setup: Setup,
+        profile: Profile,
+        target: Target,
+        vitals: Vitals,
+        *,
+        virtual: bool = False,
     ) -> None:
         self._channel = channel
         self._clock = clock
@@ -71,6 +81,7 @@ class Worker:
         if tokenization is None:
             assert self._opening is not None
             tokenization = self._opening.tokenization
+        self._tokenization, self._nonce = tokenization, setup.nonce
         self._workload = make_workload(profile.workload, tokenization, setup.nonce)
         self._target = target
         self._dispatcher = Dispatcher(
@@ -82,6 +93,7 @@ class Worker:
             open_since_ns=0 if self._opening is None else clock.now_ns(),
         )
         self._vitals = vitals
+        self._virtual = virtual
         self._snapshots = anyio.Lock()
         self._closed_loop = False
 
@@ -91,7 +103,8 @@ class Worker:
             await tasks.start(self._dispatcher.run)
             tasks.start_soon(self._grant_forever)
             tasks.start_soon(self._snapshot_forever)
-            tasks.start_soon(self._probe_lag)
+            if not self._virtual:
+                tasks.start_soon(self._probe_lag)
             await self._channel.send(Ready(self._credits, self._opening))
             tasks.start_soon(self._end_with_target, tasks.cancel_scope)
             await self._obey()
@@ -126,9 +139,14 @@ class Worker:
                     raise ChannelClosed(f"unexpected {type(message).__name__}")
 
     def _begin(self, start: StageStart) -> None:
-        meter = StageMeter(start.stage, start.grid, self._profile.slo, keep_records=self._profile.output.records)
+        profile, workload, target = self._profile, self._workload, None
+        if start.profile is not None:
+            profile = decode(Profile, start.profile)
+            workload = make_workload(profile.workload, self._tokenization, self._nonce)
+            target = self._target.with_workload(profile.workload)
+        meter = StageMeter(start.stage, start.grid, profile.slo, keep_records=self._profile.output.records)
         self._closed_loop = start.slots is not None
-        run = StageRun(start.stage, self._workload, meter, drop=start.drop, closed=self._closed_loop)
+        run = StageRun(start.stage, workload, meter, drop=start.drop, closed=self._closed_loop, target=target)
         self._dispatcher.begin(run, slots=start.slots or 0, slots_from_ns=start.slots_from_ns, stop_ns=start.stop_ns)
 
     async def _grant_forever(self) -> None:
@@ -150,12 +168,13 @@ class Worker:
 
     async def _snapshot_forever(self) -> None:
         news = self._dispatcher.news
-        next_ns = self._clock.now_ns() + SNAPSHOT_NS
+        every_ns = _VIRTUAL_SNAPSHOT_NS if self._virtual else SNAPSHOT_NS
+        next_ns = self._clock.now_ns() + every_ns
         while True:
             with anyio.move_on_after(max(0, next_ns - self._clock.now_ns()) / NS_PER_SECOND):
                 await news.wait_over()
             now_ns = self._clock.now_ns()
-            next_ns = max(next_ns + SNAPSHOT_NS, now_ns) if now_ns >= next_ns else next_ns
+            next_ns = max(next_ns + every_ns, now_ns) if now_ns >= next_ns else next_ns
             await self._snapshot(now_ns)
 
     async def _snapshot(self, now_ns: int) -> None:
@@ -199,8 +218,12 @@ class Worker:
             timer.close()
 
 
-async def run_worker(channel: Channel, clock: Clock, worker: int, token: str) -> None:
+async def run_worker(
+    channel: Channel, clock: Clock, worker: int, token: str, opener: Opener = open_target, *, virtual: bool = False
+) -> None:
     """A worker's whole life on one channel: introduce itself, open the target, serve, close.
+
+    virtual: time is, so that the loop is never late, which is not measured then, and fewer snapshots do.
 
     A target that cannot be opened is told to the parent as `Failed`. Returns when the parent is done or gone.
     """
@@ -214,14 +237,14 @@ async def run_worker(channel: Channel, clock: Clock, worker: int, token: str) ->
         async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
             stop_listening = await tasks.start(_listen_for_the_end, channel)
             try:
-                target = await stack.enter_async_context(open_target(profile, setup.info, clock))
+                target = await stack.enter_async_context(opener(profile, setup.info, clock))
             except LoadgenError as error:
                 await channel.send(Failed(str(error), usage=error.exit_code == ExitCode.USAGE))
                 tasks.cancel_scope.cancel()
                 return
             await stop_listening()
             with vitals.watching_gc():
-                await Worker(channel, clock, setup, profile, target, vitals).serve()
+                await Worker(channel, clock, setup, profile, target, vitals, virtual=virtual).serve()
     except* ChannelClosed:
         pass  # the parent is gone: there is nobody left to work for
 

@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     PICTURE = 7
     SOUND = 8
     NOISE = 9
+    ROWS = 10
 
 
 def hash_key(*parts: int) -> int:

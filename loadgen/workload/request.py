@@ -66,6 +66,12 @@ class Request(msgspec.Struct, frozen=True):
     """Several texts, or lists of token ids, that are answered each for itself."""
     scored_tokens: int | None = None
     """How many tokens at the end of `prompt`, which is token ids, are a completion to be scored."""
+    labels: tuple[str, ...] | None = None
+    """The answers allowed to this request; None: the workload's."""
+    expected: str | None = None
+    """The label that is the right answer, as it stands among the labels; None where nobody knows."""
+    again: bool = False
+    """An earlier request of the run says the same, since the dataset has fewer rows."""
 
 
 class Tokenization(msgspec.Struct, frozen=True):

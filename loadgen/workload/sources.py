@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from loadgen import profile
+from loadgen.workload.dataset import DatasetWorkload
 from loadgen.workload.request import Request, Tokenization
 from loadgen.workload.synthetic import SyntheticWorkload
 
@@ -20,6 +21,7 @@ class Workload(Protocol):
 
 _SOURCES: Final[dict[str, Callable[[profile.Workload, Tokenization, int], Workload]]] = {
     "synthetic": SyntheticWorkload,
+    "dataset": DatasetWorkload,
 }
 
 
@@ -28,7 +30,7 @@ def make_workload(workload: profile.Workload, tokenization: Tokenization, nonce:
     same nonce.
 
     Raises:
-        LoadgenError: a library that the workload needs is not installed.
+        LoadgenError: a library that the workload needs is not installed, or its file cannot be read.
     """
     return _SOURCES[workload.source](workload, tokenization, nonce)
 

@@ -1,9 +1,13 @@
 """The client as a whole: its calls, what they open and close, threads and loops, and every failure by its kind."""
 
 import asyncio
+import gc
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 
 import anyio
@@ -218,6 +222,19 @@ def threads() -> set[threading.Thread]:
     return set(threading.enumerate())
 
 
+async def wait_for(event: asyncio.Event) -> None:
+    with anyio.fail_after(5):
+        await event.wait()
+
+
+def ended(since: set[threading.Thread]) -> bool:
+    """Whether all threads that were started since have ended, or soon do: a client that is garbage may have been found
+    to be so in its own thread, which then ends a moment later."""
+    for thread in threads() - since:
+        thread.join(5)
+    return threads() <= since
+
+
 def test_without_async_the_calls_are_the_same_and_leave_no_thread(sim):
     before = threads()
     with client_of(sim) as client:
@@ -229,10 +246,96 @@ def test_without_async_the_calls_are_the_same_and_leave_no_thread(sim):
     assert threads() <= before
 
 
-def test_a_call_of_a_client_that_is_not_open_leaves_no_thread(sim):
+def test_a_call_of_a_client_that_is_not_open_leaves_no_thread_after_the_client(sim):
     before = threads()
     assert client_of(sim).tokenize("hello").count == 1
+    gc.collect()
+    assert ended(before)
+
+
+def test_a_client_in_a_cycle_of_garbage_ends_its_thread(sim):
+    before = threads()
+    client = client_of(sim)
+    client.itself = client
+    assert client.tokenize("hello").count == 1
+    del client
+    gc.collect()
+    assert ended(before)
+
+
+def test_calls_of_a_client_that_is_not_open_share_a_thread_and_a_connection():
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(scripted(Vllm().respond)) as server:
+        before = threads()
+        client = VLLMClient("tiny", server.url)
+        for _ in range(3):
+            client.chat("hi")
+        assert len(threads() - before) == 1
+        assert {seen.connection for seen in server.seen} == {0}
+        client.close()
+        assert threads() <= before
+        portal.call(wait_for, server.hung_up)
+        client.close()  # once more is no fault
+        client.chat("hi")
+        assert server.seen[-1].connection == 1
+        client.close()
+        assert threads() <= before
+
+
+def test_the_end_of_the_block_ends_a_thread_that_an_earlier_call_started(sim):
+    before = threads()
+    client = client_of(sim)
+    client.tokenize("hello")
+    with client:
+        client.tokenize("hello")
     assert threads() <= before
+
+
+def test_threads_that_call_first_at_once_share_one_thread(sim):
+    before = threads()
+    client = client_of(sim)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: client.tokenize("hello").count, range(16))) == {1}
+    assert len(threads() - before) == 1
+    client.close()
+    assert threads() <= before
+
+
+def test_a_call_that_another_thread_waits_for_ends_when_the_client_is_closed():
+    arrived = threading.Event()
+
+    async def stay_silent(seen, writer):
+        arrived.set()
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving(stay_silent)) as server:
+        client = VLLMClient("tiny", server.url)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.chat, "hi")
+            assert arrived.wait(5)
+            client.close()
+            with pytest.raises(CancelledError):
+                waiting.result(5)
+
+
+def test_an_interpreter_ends_though_a_client_is_still_there(sim):
+    code = f"import loadgen; client = loadgen.VLLMClient(base_url={sim.url!r}, api_key='sk-key')\n"
+    code += "print(client.tokenize('hello').count)"
+    ran = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=30)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_starts_a_thread_of_its_own(sim):
+    code = f"""if True:
+        import os, loadgen
+        client = loadgen.VLLMClient(base_url={sim.url!r}, api_key='sk-key')
+        client.tokenize('hello')
+        child = os.fork()
+        print(client.tokenize('hello').count, flush=True)
+        if child:
+            raise SystemExit(os.waitpid(child, 0)[1])
+    """
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (ran.returncode, ran.stdout) == (0, "1\n1\n"), ran.stderr
 
 
 def test_many_threads_share_one_client(sim):

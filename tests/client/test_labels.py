@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from loadgen.client import LabelError, RequestError, VLLMClient
-from loadgen.client.labels import check_labels, fields_of_version
+from loadgen.client.labels import check_labels
 from tests.client.scripted import Vllm, answer, scripted
 from tests.targets.loopback import Loopback, reply
 
@@ -24,23 +24,6 @@ def constraints(server: Loopback) -> list[dict]:
     """What constrained each of them."""
     names = ("structured_outputs", "guided_choice")
     return [{name: body[name] for name in names if name in body} for body in chats(server)]
-
-
-@pytest.mark.parametrize(
-    ("version", "fields"),
-    [
-        ("0.32.0", ("structured_outputs",)),
-        ("0.11.0", ("structured_outputs",)),
-        ("v1.0.1rc2", ("structured_outputs",)),
-        ("0.10.2", ("guided_choice",)),
-        ("0.6.3.post1", ("guided_choice",)),
-        ("0.1.dev1+g0123abc", ("structured_outputs", "guided_choice")),  # built without its tags
-        ("dev", ("structured_outputs", "guided_choice")),
-        (None, ("structured_outputs", "guided_choice")),
-    ],
-)
-def test_the_version_decides_which_field_constrains(version, fields):
-    assert fields_of_version(version) == fields
 
 
 @pytest.mark.parametrize("labels", [[], [""], [" a"], ["a\n"], ["a", "b", "a"], "yes"])

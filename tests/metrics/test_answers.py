@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from loadgen.metrics.accuracy import Accuracy
 from loadgen.metrics.delta import ITEMS, StageDelta
-from loadgen.metrics.outcome import FAILED, UNFINISHED
+from loadgen.metrics.outcome import FAILED, UNFINISHED, Outcome
 from loadgen.metrics.summarise import summarise
 from loadgen.metrics.summary import Items, Stage
 
@@ -49,6 +51,48 @@ def test_a_stage_without_labels_has_none(build: Any, tmp_path: Path) -> None:
     stage = stage_of(build, tmp_path, build.delta(build.outcome(tokens=(0.1, 0.2))))
     assert (stage.labels, stage.items, stage.throughput.items) == ({}, None, None)
     assert not {"labels", "items", "retries"} & msgspec.to_builtins(stage).keys()
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def expecting(outcome: Outcome, label: str | None) -> Outcome:
+    return replace(outcome, expected=label)
+
+
+def test_accuracy_is_the_share_of_right_labels_among_those_that_are_known(build: Any, tmp_path: Path) -> None:
+    right = [expecting(whole(build, at, label="yes"), "yes") for at in (0.1, 1.1, 2.1)]
+    wrong = expecting(whole(build, 0.2, label="no"), "yes")
+    unknown = whole(build, 0.3, label="yes")
+    no_label = expecting(whole(build, 0.4, account=FAILED + "not_a_label"), "yes")
+    late = expecting(whole(build, 0.5, label="yes", account=UNFINISHED), "yes")
+    delta = build.delta(*right, wrong, unknown, no_label, late)
+    assert sorted(delta.judged) == [(0, 0, 1), (0, 1, 1), (1, 1, 1), (2, 1, 1)]
+    # Three of the four answers that are labels, and whose right one is known.
+    assert stage_of(build, tmp_path, delta, kind="choice").accuracy == Accuracy(0.75, 3, 4)
+
+
+def test_accuracy_counts_the_window_alone(build: Any, tmp_path: Path) -> None:
+    grid = build.grid(warmup=1.0)
+    early, later = (expecting(whole(build, at, label="yes"), right) for at, right in ((0.5, "no"), (1.5, "yes")))
+    build.run(tmp_path, [build.delta(early, later, grid=grid)], stop=2.0, meta=build.meta(grid))
+    assert summarise(tmp_path).stages[0].accuracy == Accuracy(1.0, 1, 1)
+
+
+def test_labels_of_which_none_is_known_to_be_right_have_no_accuracy(build: Any, tmp_path: Path) -> None:
+    stage = stage_of(build, tmp_path, build.delta(whole(build, label="yes")), kind="choice")
+    assert stage.accuracy is None
+    assert not {"accuracy", "rows_again"} & msgspec.to_builtins(stage).keys()
+
+
+def test_a_request_that_says_the_same_again_is_counted_where_it_was_sent_and_warned_of(
+    build: Any, tmp_path: Path
+) -> None:
+    again = [replace(build.outcome(at, index=index), again=index > 0) for index, at in enumerate((0.1, 0.2, 0.3))]
+    unsent = replace(build.outcome(0.4, index=3, account=UNFINISHED, late=None), again=True)
+    stage = stage_of(build, tmp_path, build.delta(*again, unsent))
+    assert stage.rows_again == 2
+    assert any("2 requests said what earlier ones" in told for told in summarise(tmp_path).verdict.warnings)
 
 
 # --- items ------------------------------------------------------------------------------------------------------------

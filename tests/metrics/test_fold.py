@@ -12,7 +12,6 @@ from loadgen.metrics.delta import StageDelta
 from loadgen.metrics.fold import StageMeter
 from loadgen.metrics.histogram import Histogram
 from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, TIMEOUT, UNFINISHED, Outcome
-from loadgen.metrics.slo import Slo
 from loadgen.units import NS_PER_MS, NS_PER_SECOND, Duration
 
 MS = NS_PER_MS
@@ -247,36 +246,6 @@ def test_an_end_that_is_told_late_still_counts_in_full(build: Any) -> None:
     second = meter.flush(build.origin_ns + 200 * MS)
     told = [build.series(delta, "inflight_integral_ns").get(0, 0) for delta in (first, second)]
     assert sum(told) == 60 * MS
-
-
-# --- goodput ----------------------------------------------------------------------------------------------------------
-
-
-def good(build: Any, slo: Slo, **request: Any) -> bool:
-    return bool(build.series(build.delta(build.outcome(**request), slo=slo), "good"))
-
-
-def test_goodput_holds_each_request_to_the_largest_limit(build: Any) -> None:
-    slo = Slo(ttft={"p50": duration(100), "p99": duration(300)})
-    assert good(build, slo, tokens=(0.3,))
-    assert not good(build, slo, tokens=(0.301,))
-
-
-def test_goodput_holds_itl_to_the_share_of_the_requests_own_gaps(build: Any) -> None:
-    slo = Slo(itl={"p90": duration(50)})
-    gaps_of_10 = [0.1 + 0.01 * i for i in range(10)]
-    one_of_ten = [*gaps_of_10, 0.19 + 0.06]  # 9 gaps of 10 ms and one of 60 ms: 10 % over, 10 % allowed
-    assert good(build, slo, tokens=one_of_ten)
-    assert not good(build, slo, tokens=[*one_of_ten, 0.25 + 0.06])
-
-
-def test_what_a_request_does_not_have_it_does_not_miss(build: Any) -> None:
-    slo = Slo(ttft={"p99": duration(1)}, itl={"p99": duration(1)}, tpot={"p99": duration(1)})
-    assert good(build, slo, streamed=False, took=5)
-
-
-def test_only_completed_requests_are_good(build: Any) -> None:
-    assert not good(build, Slo(response={"p99": duration(10_000)}), account=FAILED + "http_503")
 
 
 # --- the words of failures --------------------------------------------------------------------------------------------

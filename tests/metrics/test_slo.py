@@ -1,10 +1,9 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from loadgen.metrics.slo import Slo, check, wilson_interval
+from loadgen.metrics.promises import Estimate, SloCheck
+from loadgen.metrics.slo import LATENCIES, RequestLimits, Slo, check
 from loadgen.metrics.summary import (
     Books,
     Concurrency,
@@ -16,7 +15,7 @@ from loadgen.metrics.summary import (
     Tokens,
     Window,
 )
-from loadgen.units import NS_PER_MS, Duration
+from loadgen.units import NS_PER_MS, Duration, Rate
 
 
 def latency(p99: float, ci: tuple[float, float | None] | None, *, count: int = 10_000, least: float = 0.01) -> Latency:
@@ -35,20 +34,29 @@ def latency(p99: float, ci: tuple[float, float | None] | None, *, count: int = 1
     )
 
 
-def stage(ttft: Latency | None = None, *, completed: int = 100, failed: int = 0) -> Stage:
+def stage(
+    ttft: Latency | None = None,
+    *,
+    completed: int = 100,
+    failed: int = 0,
+    goodput: tuple[float, tuple[float, float] | None] = (1.0, None),
+    attainment: Estimate | None = None,
+    **latencies: Latency,
+) -> Stage:
     books = Books(completed + failed, completed, {"http_503": failed} if failed else {}, 0, 0, 0, 0)
     return Stage(
         name="one",
         kind="poisson",
         books=books,
         window=Window(0, 10, books, completed),
-        throughput=Throughput(1, 1, 1),
+        throughput=Throughput(1, 1, 1, *goodput),
         concurrency=Concurrency(1, 1),
-        latency_seconds=Latencies(ttft=ttft),
+        latency_seconds=Latencies(ttft=ttft, **latencies),
         tokens=Tokens("usage"),
         stationary=Stationary("stable", ""),
         short=0,
         ended_by="duration",
+        attainment=attainment,
     )
 
 
@@ -108,17 +116,84 @@ def test_the_share_of_failures_is_judged_by_its_interval(
     completed: int, failed: int, limit: float, outcome: str
 ) -> None:
     (one,) = check(Slo(error_rate=limit), [stage(completed=completed, failed=failed)]).checks
-    assert (one.metric, one.outcome) == ("error_rate", outcome)
+    assert (one.metric, one.unit, one.at_least, one.outcome) == ("error_rate", "share", False, outcome)
 
 
-def test_wilsons_interval_of_5_in_100_is_that_of_the_tables() -> None:
-    assert wilson_interval(5, 100) == pytest.approx((0.02154, 0.11175), abs=1e-4)
+@pytest.mark.parametrize("metric", LATENCIES)
+def test_a_limit_may_be_set_on_every_latency_that_is_the_targets_doing(metric: str) -> None:
+    slo = Slo(**{metric: {"p99": Duration(500 * NS_PER_MS)}})
+    (one,) = check(slo, [stage(**{metric: latency(0.4, (0.3, 0.45))})]).checks
+    assert one == SloCheck("one", metric, "p99", 0.5, "met", 0.4, (0.3, 0.45), unit="seconds", at_least=False)
 
 
-@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilsons_interval_holds_the_share(counts: tuple[int, int]) -> None:
-    low, high = wilson_interval(*counts)
-    assert 0 <= low <= counts[0] / counts[1] <= high <= 1
+# --- tokens per second per user: a p99 of at least 20/s is a TPOT with a p99 of at most 50 ms -------------------------
+
+
+@pytest.mark.parametrize(
+    ("ci", "outcome", "speeds"),
+    [
+        ((0.02, 0.05), "met", (20.0, 50.0)),
+        ((0.04, 0.08), "undecided", (12.5, 25.0)),
+        ((0.0625, 0.1), "missed", (10.0, 16.0)),
+        ((0.04, None), "undecided", (0.0, 25.0)),  # how slow it may get is not known
+        ((0.0625, None), "missed", (0.0, 16.0)),
+        ((0.0, 0.05), "met", (20.0, None)),
+        (None, "undecided", None),
+    ],
+)
+def test_a_speed_is_judged_by_the_time_that_a_token_takes(ci: Any, outcome: str, speeds: Any) -> None:
+    slo = Slo(tokens_per_second_per_user={"p99": 20})
+    (one,) = check(slo, [stage(tpot=latency(0.04, ci, least=0.0))]).checks
+    assert (one.metric, one.percentile, one.unit, one.at_least) == (
+        "tokens_per_second_per_user",
+        "p99",
+        "tokens/s",
+        True,
+    )
+    assert (one.limit, one.value, one.outcome) == (20, pytest.approx(25), outcome)
+    assert one.ci == (speeds if speeds is None else pytest.approx(speeds))
+
+
+def test_a_speed_without_a_sample_is_undecided() -> None:
+    (one,) = check(Slo(tokens_per_second_per_user={"p99": 20}), [stage()]).checks
+    assert (one.outcome, one.value, one.ci, one.limit) == ("undecided", None, None, 20)
+
+
+# --- goodput and attainment -------------------------------------------------------------------------------------------
+
+PER_REQUEST = RequestLimits(ttft=Duration(500 * NS_PER_MS))
+
+
+@pytest.mark.parametrize(
+    ("ci", "outcome"),
+    [((18.0, 22.0), "met"), ((17.9, 22.0), "undecided"), ((14.0, 17.9), "missed"), (None, "undecided")],
+)
+def test_goodput_must_be_at_least_its_limit(ci: tuple[float, float] | None, outcome: str) -> None:
+    (one,) = check(Slo(goodput=Rate(18), request=PER_REQUEST), [stage(goodput=(20.0, ci))]).checks
+    assert one == SloCheck("one", "goodput", None, 18.0, outcome, 20.0, ci, unit="requests/s", at_least=True)
+
+
+@pytest.mark.parametrize(
+    ("ci", "outcome"),
+    [((0.95, 0.97), "met"), ((0.94, 0.97), "undecided"), ((0.9, 0.94), "missed"), (None, "undecided")],
+)
+def test_attainment_must_be_at_least_its_limit(ci: tuple[float, float] | None, outcome: str) -> None:
+    (one,) = check(Slo(attainment=0.95, request=PER_REQUEST), [stage(attainment=Estimate(0.93, ci))]).checks
+    assert one == SloCheck("one", "attainment", None, 0.95, outcome, 0.93, ci, unit="share", at_least=True)
+
+
+@pytest.mark.parametrize(
+    ("share", "outcome"),
+    [
+        (Estimate(1.0, (0.99, 1.0)), "met"),
+        (Estimate(0.999, (0.99, 1.0)), "undecided"),
+        (Estimate(0.9, (0.8, 0.95)), "missed"),
+        (None, "undecided"),
+    ],
+)
+def test_an_attainment_of_all_speaks_of_this_run_alone(share: Estimate | None, outcome: str) -> None:
+    (one,) = check(Slo(attainment=1.0, request=PER_REQUEST), [stage(attainment=share)]).checks
+    assert one.outcome == outcome
 
 
 def test_one_missed_promise_is_a_miss_and_one_undecided_leaves_it_open() -> None:

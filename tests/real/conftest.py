@@ -23,6 +23,8 @@ TOOLS = Path(__file__).parents[2] / "tools"
 MODEL = "tiny"
 START_SECONDS = 180.0
 STOP_SECONDS = 15.0
+API_KEY = "sk-right"
+"""Of the embedding server."""
 
 # What a vLLM on a CPU needs of its environment, as a server and in process.
 ENGINE_ENVIRONMENT = {
@@ -68,6 +70,18 @@ def tiny_audio_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_model("make_tiny_qwen2audio.py", "LOADGEN_TINY_AUDIO_MODEL", tmp_path_factory)
 
 
+@pytest.fixture(scope="session")
+def tiny_scorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model that scores pairs of texts: `$LOADGEN_TINY_SCORER`, or a temporary one."""
+    return made_model("make_tiny_bert.py", "LOADGEN_TINY_SCORER", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_transcriber(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny model that writes sound down: `$LOADGEN_TINY_TRANSCRIBER`, or a temporary one."""
+    return made_model("make_tiny_whisper.py", "LOADGEN_TINY_TRANSCRIBER", tmp_path_factory)
+
+
 def made_model(script: str, kept_at: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the environment variable `kept_at` names, or a temporary one; filled by a script of `tools/`."""
     kept = os.environ.get(kept_at)
@@ -98,13 +112,23 @@ def vllm_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture(scope="session")
+def embedding_server(
+    start_server: Callable[..., contextlib.AbstractContextManager[VllmServer]],
+) -> Iterator[VllmServer]:
+    """One server for the whole session that makes vectors of texts, and wants `API_KEY`."""
+    with start_server("--runner", "pooling", "--convert", "embed", "--api-key", API_KEY) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def start_server(
     tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., contextlib.AbstractContextManager[VllmServer]]:
-    """For a server of one's own: call it with further flags of vLLM, and enter what it returns."""
+    """For a server of one's own: call it with further flags of vLLM, and with a `model` if it is not the usual one,
+    and enter what it returns."""
 
-    def start(*flags: str) -> contextlib.AbstractContextManager[VllmServer]:
-        return running_server(tiny_model, tmp_path_factory.mktemp("vllm") / "server.log", *flags)
+    def start(*flags: str, model: Path = tiny_model) -> contextlib.AbstractContextManager[VllmServer]:
+        return running_server(model, tmp_path_factory.mktemp("vllm") / "server.log", *flags)
 
     return start
 

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from bench_serve import VllmServer
+from conftest import API_KEY
 
 from loadgen.client import ChatMessage, ChatResponse, RequestError, VLLMClient
 
@@ -239,24 +240,20 @@ async def test_a_refusal_is_an_error_in_the_server_s_words(client, vllm_server, 
     assert words in caught.value.words
 
 
-async def test_a_wrong_key_is_told(start_server):
-    with start_server("--api-key", "sk-right") as server:
-        with pytest.raises(RequestError, match="Unauthorized") as caught:
-            await VLLMClient(base_url=server.url, api_key="sk-wrong").achat("hi")
-        assert (caught.value.kind, caught.value.status) == ("http_401", 401)
-        right = VLLMClient(base_url=server.url, api_key="sk-right")
-        assert (await right.achat("hi", max_tokens=2)).usage.completion_tokens == 2
+async def test_a_wrong_key_is_told(embedding_server):
+    with pytest.raises(RequestError, match="Unauthorized") as caught:
+        await VLLMClient(base_url=embedding_server.url, api_key="sk-wrong").aembed("hi")
+    assert (caught.value.kind, caught.value.status) == ("http_401", 401)
 
 
-async def test_a_server_of_a_pooling_model_gives_a_vector_for_each_text(start_server):
-    with start_server("--runner", "pooling", "--convert", "embed") as server:
-        client = VLLMClient(base_url=server.url)
-        response = await client.aembed(["hello world", "something else", "hello world"])
-        first, other, again = response.vectors
-        assert len(first) == len(other) > 1
-        assert first == pytest.approx(again, abs=TOLERANCE)
-        assert first != pytest.approx(other, abs=TOLERANCE)
-        assert response.usage.prompt_tokens > 3
-        with pytest.raises(RequestError) as caught:
-            await client.achat("hi")
-        assert caught.value.kind.startswith("http_4")
+async def test_a_server_of_a_pooling_model_gives_a_vector_for_each_text(embedding_server):
+    client = VLLMClient(base_url=embedding_server.url, api_key=API_KEY)
+    response = await client.aembed(["hello world", "something else", "hello world"])
+    first, other, again = response.vectors
+    assert len(first) == len(other) > 1
+    assert first == pytest.approx(again, abs=TOLERANCE)
+    assert first != pytest.approx(other, abs=TOLERANCE)
+    assert response.usage.prompt_tokens > 3
+    with pytest.raises(RequestError) as caught:
+        await client.achat("hi")
+    assert caught.value.kind.startswith("http_4")

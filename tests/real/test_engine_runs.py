@@ -6,6 +6,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -37,9 +39,9 @@ def folders() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(folders) -> Iterator[None]:
-    """After each test no process of an engine, no folder of a worker and no piece of its shared memory is there."""
+@contextlib.contextmanager
+def leaving_nothing(folders: Path) -> Iterator[None]:
+    """At its end no process of an engine, no folder of a worker and no piece of its shared memory is there."""
     before = set(SHARED_MEMORY.iterdir())
     yield
     wait_until(lambda: not engines(folders), 20, lambda: f"left behind: {engines(folders)}")
@@ -47,6 +49,13 @@ def nothing_is_left(folders) -> Iterator[None]:
     if not others():
         left = set(SHARED_MEMORY.iterdir()) - before
         assert not left
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(folders) -> Iterator[None]:
+    """After each test; the runs that several tests look at say so themselves."""
+    with leaving_nothing(folders):
+        yield
 
 
 def left_in(folders: Path) -> set[Path]:
@@ -92,13 +101,22 @@ def options(model: Path, **keys: object) -> list[str]:
     return ["--model", str(model), *args, *short, *sets(**keys)]
 
 
+def side_by_side(*runs: Callable[[], Ran]) -> list[Ran]:
+    """Runs at the same time: an engine starts on one core and leaves the other idle."""
+    with ThreadPoolExecutor(len(runs)) as threads:
+        return [future.result() for future in [threads.submit(one) for one in runs]]
+
+
 SWEEP = """
 [target]
 kind = "engine"
+[workers]
+processes = 2
 [load]
 kind = "sweep"
-concurrency = [1, 2]
-requests = 4
+arrivals = "constant"
+rates = [4, 8]
+duration = "3s"
 """
 
 
@@ -125,7 +143,9 @@ def records_of(folder: Path) -> list[Record]:
 def ran(tiny_model, tmp_path_factory, folders) -> Ran:
     """The ready profile on the tiny model: 4/s for 5 s."""
     folder = tmp_path_factory.mktemp("engine") / "run"
-    return run(folder, "engine", "--rate=4", "--duration=5s", *options(tiny_model, load__kind="constant"), timeout=240)
+    short = ["--rate=4", "--duration=5s", *options(tiny_model, load__kind="constant")]
+    with leaving_nothing(folders):
+        return run(folder, "engine", *short, timeout=240)
 
 
 def test_a_run_measures_what_it_does_over_http(ran):
@@ -158,27 +178,36 @@ def test_what_the_engine_wrote_is_in_the_runs_folder_and_its_files_are_complete(
     assert {"summary.json", "report.html", "percentiles.csv", "latency.hlog"} <= {f.name for f in ran.folder.iterdir()}
 
 
-def test_two_workers_have_an_engine_each(tiny_model, tmp_path):
-    two = options(tiny_model, workers__processes=2, load__kind="constant")
-    ran = run(tmp_path / "run", "engine", "--rate", "8", "--duration", "5s", *two, timeout=240)
-    stage = only_stage(ran)
-    assert stage.books.completed == stage.books.intended == 40
-    workers = ran.summary.generator.workers
+@pytest.fixture(scope="module")
+def swept(tiny_model, tmp_path_factory, folders) -> Ran:
+    """Two rates, one after the other, on two workers: 4/s and 8/s for 3 s each."""
+    folder = tmp_path_factory.mktemp("sweep")
+    profile = folder / "sweep.toml"
+    profile.write_text(SWEEP)
+    with leaving_nothing(folders):
+        return run(folder / "run", str(profile), *options(tiny_model), timeout=240)
+
+
+def test_two_workers_have_an_engine_each(swept):
+    workers = swept.summary.generator.workers
     assert len({worker.pid for worker in workers}) == 2
     assert all(worker.target is not None for worker in workers)
-    # Each session has a prefix of its own in the ids of its requests; jobs are dealt in turn.
-    sessions = [record.request_id.rsplit("-", 1)[0] for record in records_of(ran.folder)]
-    assert sorted(sessions.count(session) for session in set(sessions)) == [20, 20]
+    # Each session has a prefix of its own in the ids of its requests; jobs are dealt in turn, in each stage.
+    records = records_of(swept.folder)
+    for stage, each in ((0, 6), (1, 12)):
+        sessions = [record.request_id.rsplit("-", 1)[0] for record in records if record.stage == stage]
+        assert sorted(sessions.count(session) for session in set(sessions)) == [each, each]
 
 
-def test_a_sweep_keeps_its_engine_through_all_stages(tiny_model, tmp_path):
-    profile = tmp_path / "sweep.toml"
-    profile.write_text(SWEEP)
-    ran = run(tmp_path / "run", str(profile), *options(tiny_model), timeout=240)
-    assert ran.exit_code in RAN, ran.stdout + ran.stderr
-    assert [stage.books.completed for stage in ran.summary.stages] == [4, 4]
-    # One engine says once that it starts.
-    assert (ran.folder / "worker-0.log").read_text(errors="replace").count("Initializing a V1 LLM engine") == 1
+def test_a_sweep_keeps_its_engines_through_all_stages(swept):
+    assert swept.exit_code in RAN, swept.stdout + swept.stderr
+    for stage, requests in zip(swept.summary.stages, (12, 24), strict=True):
+        assert stage.books.completed == stage.books.intended == stage.books.ended == requests
+    assert len({record.request_id.rsplit("-", 1)[0] for record in records_of(swept.folder)}) == 2
+    # An engine says once that it starts.
+    for worker in (0, 1):
+        log = (swept.folder / f"worker-{worker}.log").read_text(errors="replace")
+        assert log.count("Initializing a V1 LLM engine") == 1
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -195,14 +224,16 @@ def running(folder: Path, profile: str, *arguments: str) -> Iterator["subprocess
             process.kill()
 
 
+def completions(folder: Path) -> int:
+    """How many requests of a run have completed so far."""
+    records = folder / "requests.jsonl"
+    return records.read_bytes().count(b'"account":"completed"') if records.exists() else 0
+
+
 def wait_for_load(folder: Path, process: "subprocess.Popen[str]") -> None:
-    """Return when the first requests have completed and the next are in flight."""
-
-    def completed() -> bool:
-        records = folder / "requests.jsonl"
-        return records.exists() and records.read_bytes().count(b"\n") >= 4
-
-    wait_until(lambda: completed() or process.poll() is not None, 200, lambda: "nothing completed")
+    """Return when the first requests have completed, from now on, and the next are in flight."""
+    wanted = completions(folder) + 4
+    wait_until(lambda: completions(folder) >= wanted or process.poll() is not None, 200, lambda: "nothing completed")
     assert process.poll() is None, process.communicate()
 
 
@@ -221,6 +252,10 @@ requests = 40
 """
 
 
+ENDLESS = {"load__requests": 10_000, "load__duration": "200s"}
+"""Of a run that does not end before it is ended."""
+
+
 def closed_loop(folder: Path, model: Path, **keys: object) -> list[str]:
     """Four requests in flight at all times, 40 in all, each of 400 tokens: over a second, so that a death finds four
     and a restart something to do."""
@@ -229,85 +264,97 @@ def closed_loop(folder: Path, model: Path, **keys: object) -> list[str]:
     return [str(profile), *options(model, **{"workload__output_tokens": 400, **keys})]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_a_dead_core_fails_what_was_in_flight_and_is_started_again(tiny_model, tmp_path, number, folders):
+@pytest.mark.timeout(400)
+def test_a_dead_core_fails_what_was_in_flight_and_is_started_again(tiny_model, tmp_path, folders):
     folder = tmp_path / "run"
     with running(folder, *closed_loop(folder, tiny_model)) as process:
-        wait_for_load(folder, process)
-        core(folders).send_signal(number)
+        # Killed at once, and asked to end: then vLLM's generators end as if the answers were whole.
+        for died, number in enumerate((signal.SIGKILL, signal.SIGTERM), start=1):
+            wait_for_load(folder, process)
+            core(folders).send_signal(number)
+            wait_until(lambda died=died: failures(folder) == died * 4, 30, lambda: f"failed: {failures(folder)}")
         stdout, stderr = process.communicate(timeout=200)
     stage = balanced(folder)
-    assert stage.books.failed == {"engine_dead": 4}, stdout + stderr
+    # Four each time; all others before, between and after the deaths are completed, and none of them was cut short.
+    assert stage.books.failed == {"engine_dead": 8}, stdout + stderr
     assert stage.books.lost == 0
-    # Before the death and after the restart; none of them was cut short.
+    assert stage.books.completed == 40 - 8
     whole = [record for record in records_of(folder) if record.account == "completed"]
-    assert len(whole) == stage.books.completed > 4
+    assert len(whole) == stage.books.completed
     assert {record.output_tokens for record in whole} == {400}
     (worker,) = read_summary(folder).generator.workers
-    assert worker.restarts == 1
-    (death,) = worker.deaths
-    assert death.startswith("the engine died")
+    assert worker.restarts == 2
+    assert len(worker.deaths) == 2
+    assert all(death.startswith("the engine died") for death in worker.deaths)
 
 
-def test_an_engine_that_dies_too_often_ends_the_run_with_its_report(tiny_model, tmp_path, folders):
+def failures(folder: Path) -> int:
+    """How many requests of a run have failed so far."""
+    return (folder / "requests.jsonl").read_bytes().count(b'"account":"failed:')
+
+
+def test_a_killed_worker_takes_its_engine_along_and_the_next_death_is_one_too_many(tiny_model, tmp_path, folders):
     folder = tmp_path / "run"
-    with running(folder, *closed_loop(folder, tiny_model, workers__max_restarts=0)) as process:
-        wait_for_load(folder, process)
-        core(folders).kill()
-        stdout, stderr = process.communicate(timeout=100)
-    assert process.returncode == 4, stdout + stderr
-    stage = balanced(folder)
-    assert stage.books.failed == {"engine_dead": 4}
-    assert (folder / "report.html").stat().st_size > 0
-
-
-def test_a_killed_worker_takes_its_engine_along_and_is_started_again(tiny_model, tmp_path, folders):
-    folder = tmp_path / "run"
-    with running(folder, *closed_loop(folder, tiny_model)) as process:
+    with running(folder, *closed_loop(folder, tiny_model, workers__max_restarts=1)) as process:
         wait_for_load(folder, process)
         first = core(folders)
         first.parent().kill()
         wait_until(lambda: not first.is_running(), 20, lambda: "the core outlived its worker")
-        process.communicate(timeout=200)
+        wait_for_load(folder, process)  # of the worker that was started in its place
+        core(folders).kill()
+        stdout, stderr = process.communicate(timeout=100)
+    # The run ends, with its report.
+    assert process.returncode == 4, stdout + stderr
     stage = balanced(folder)
     # Four in flight, and up to a snapshot (250 ms) of ended ones.
     assert 1 <= stage.books.lost <= 8
     assert stage.books.completed > 4
+    assert stage.books.failed == {"engine_dead": 4}
+    assert (folder / "report.html").stat().st_size > 0
 
 
 @pytest.mark.parametrize("when", ["while it starts", "under load"])
-def test_ctrl_c_ends_the_engine(tiny_model, tmp_path, when, folders):
-    folder = tmp_path / "run"
-    with running(folder, *closed_loop(folder, tiny_model)) as process:
+def test_engines_end_with_a_run_that_is_interrupted_or_killed(tiny_model, tmp_path, when, folders):
+    interrupted, killed = tmp_path / "interrupted", tmp_path / "killed"
+    # One after the other they would take twice as long.
+    with (
+        running(interrupted, *closed_loop(interrupted, tiny_model, **ENDLESS)) as one,
+        running(killed, *closed_loop(killed, tiny_model, **ENDLESS)) as other,
+    ):
         if when == "under load":
-            wait_for_load(folder, process)
+            wait_for_load(interrupted, one)
+            wait_for_load(killed, other)
         else:
-            wait_until(lambda: bool(engines(folders)), 200, lambda: "no engine was started")
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 130
-    if when == "under load":
-        assert balanced(folder).books.completed > 0
-
-
-@pytest.mark.parametrize("when", ["while it starts", "under load"])
-def test_engines_do_not_outlive_a_run_that_is_killed(tiny_model, tmp_path, when, folders):
-    folder = tmp_path / "run"
-    with running(folder, *closed_loop(folder, tiny_model)) as process:
-        if when == "under load":
-            wait_for_load(folder, process)
-        else:
-            wait_until(lambda: bool(engines(folders)), 200, lambda: "no engine was started")
-        process.kill()
-        process.communicate(timeout=60)
+            wait_until(lambda: len(engines(folders)) >= 2, 200, lambda: f"engines: {engines(folders)}")
+        one.send_signal(signal.SIGINT)
+        other.kill()
+        one.communicate(timeout=60)
+        other.communicate(timeout=60)
         # Two seconds to notice, five to end in order, some to be killed; `nothing_is_left` looks at the rest.
         wait_until(lambda: not engines(folders), 15, lambda: f"left: {engines(folders)}")
+    assert one.returncode == 130
+    if when == "under load":
+        assert balanced(interrupted).books.completed > 0
 
 
-def test_an_engine_that_does_not_come_up_is_told_in_one_line_with_exit_code_3(tmp_path, tiny_model):
-    ran = run(
-        tmp_path / "run", "engine", *options(tiny_model), *sets(target__engine_args__max_model_len=10**6), timeout=200
-    )
+@pytest.fixture(scope="module")
+def refused(tiny_model, tmp_path_factory, folders) -> list[Ran]:
+    """Runs with an argument that vLLM refuses by its value, and with one that it does not have."""
+    folder = tmp_path_factory.mktemp("refused")
+    wrong: list[dict[str, object]] = [
+        {"target__engine_args__max_model_len": 10**6},
+        {"target__engine_args__max_modle_len": 10},
+    ]
+    runs = [
+        partial(run, folder / str(place), "engine", *options(tiny_model), *sets(**keys), timeout=200)
+        for place, keys in enumerate(wrong)
+    ]
+    with leaving_nothing(folders):
+        return side_by_side(*runs)
+
+
+def test_an_engine_that_does_not_come_up_is_told_in_one_line_with_exit_code_3(refused):
+    ran = refused[0]
     assert ran.exit_code == 3
     assert "the engine did not start" in ran.stderr
     assert "max_model_len" in ran.stderr
@@ -315,10 +362,8 @@ def test_an_engine_that_does_not_come_up_is_told_in_one_line_with_exit_code_3(tm
     assert len(ran.stderr.strip().splitlines()) == 1
 
 
-def test_an_argument_that_vllm_does_not_have_is_refused_with_exit_code_2(tmp_path, tiny_model):
-    ran = run(
-        tmp_path / "run", "engine", *options(tiny_model), *sets(target__engine_args__max_modle_len=10), timeout=200
-    )
+def test_an_argument_that_vllm_does_not_have_is_refused_with_exit_code_2(refused):
+    ran = refused[1]
     assert ran.exit_code == 2
     assert "target.engine_args.max_modle_len" in ran.stderr
     assert "did you mean `max_model_len`" in ran.stderr
@@ -327,10 +372,23 @@ def test_an_argument_that_vllm_does_not_have_is_refused_with_exit_code_2(tmp_pat
 # --- images and sound -------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def with_media(tiny_image_model, tiny_audio_model, tmp_path_factory, folders) -> dict[str, Ran]:
+    """The ready profiles of images and of sound: 4/s for 3 s each."""
+    folder = tmp_path_factory.mktemp("media")
+    models = {"image": tiny_image_model, "audio": tiny_audio_model}
+    short = ["--rate=4", "--duration=3s"]
+    runs = [
+        partial(run, folder / kind, f"engine-{kind}", *short, *options(model), timeout=240)
+        for kind, model in models.items()
+    ]
+    with leaving_nothing(folders):
+        return dict(zip(models, side_by_side(*runs), strict=True))
+
+
 @pytest.mark.parametrize("kind", ["image", "audio"])
-def test_the_ready_profiles_of_media_run(tiny_image_model, tiny_audio_model, tmp_path, kind):
-    model = tiny_image_model if kind == "image" else tiny_audio_model
-    ran = run(tmp_path / "run", f"engine-{kind}", "--rate=4", "--duration=3s", *options(model), timeout=240)
+def test_the_ready_profiles_of_media_run(with_media, kind):
+    ran = with_media[kind]
     stage = only_stage(ran)
     assert stage.books.completed == stage.books.intended > 0
     # The tiny models make 4 tokens of an image and 25 of a second of sound, which come on top of the text's 32.

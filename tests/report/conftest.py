@@ -13,6 +13,8 @@ from loadgen.metrics.summary import (
     Latencies,
     Latency,
     Live,
+    SearchPoint,
+    SearchResult,
     Series,
     SloCheck,
     SloVerdict,
@@ -116,6 +118,51 @@ class Build:
             "stationary": Stationary("too_short", "no request completed"),
         }
         return self.stage(**{**defaults, **fields})
+
+    def point_stage(self, rate: float, **fields: Any) -> Stage:
+        """A stage of a sweep at this rate, which completes what is offered."""
+        throughput = Throughput(requests=rate, output_tokens=128.0 * rate, prompt_tokens=512.0 * rate)
+        return self.stage(f"poisson {rate:g}/s", **{"offered_rate": rate, "throughput": throughput, **fields})
+
+    def search_stages(self) -> list[Stage]:
+        """The stages of a short search: low load, two rates that are sustained, and one that is not."""
+        low = self.stage(
+            "concurrency 1",
+            kind="concurrency",
+            purpose="low load",
+            offered_rate=None,
+            intended_concurrency=1,
+            throughput=Throughput(requests=0.625, output_tokens=80.0, prompt_tokens=320.0),
+        )
+        verdicts = {10.0: "stable", 40.0: "unstable", 20.0: "stable"}
+        return [
+            low,
+            *(
+                self.point_stage(rate, purpose="double", stationary=Stationary(verdict, "as told"))
+                for rate, verdict in verdicts.items()
+            ),
+        ]
+
+    def search(self, **fields: Any) -> SearchResult:
+        """What the search over `search_stages` found."""
+        told = (
+            ("low load", "measured", "a request takes 1.6 s", None),
+            ("double", "pass", "all that came went", 10.0),
+            ("double", "fail", "30 % more came than went", 40.0),
+            ("bisect", "pass", "all but 1 % of what came went", 20.0),
+        )
+        defaults: dict[str, Any] = {
+            "kind": "saturate",
+            "objective": "rate",
+            "ended_by": "found",
+            "reason": "the ends are close enough",
+            "points": [SearchPoint(place, *point, seconds=60.0) for place, point in enumerate(told)],
+            "saturation": 20.0,
+            "bracket": (20.0, 40.0),
+            "tolerance": 0.05,
+            "evidence": (3, 2),
+        }
+        return SearchResult(**{**defaults, **fields})
 
     def check(self, outcome: str = "met", **fields: Any) -> SloCheck:
         defaults: dict[str, Any] = {

@@ -1,10 +1,24 @@
 import io
+import re
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from loadgen.metrics.summary import Items, Latencies, Stationary, Summary, TargetStart, Throughput, Tokens
+from loadgen.metrics.accuracy import Accuracy
+from loadgen.metrics.promises import Estimate
+from loadgen.metrics.summary import (
+    AcrossRepeats,
+    Items,
+    Latencies,
+    Repeated,
+    Stage,
+    Stationary,
+    Summary,
+    TargetStart,
+    Throughput,
+    Tokens,
+)
 from loadgen.report.console import render_summary
 
 
@@ -47,7 +61,7 @@ def test_a_promise_that_is_not_met_stands_with_the_verdict(build: Any) -> None:
 
 
 def test_every_promise_stands_with_its_stage(build: Any) -> None:
-    errors = build.check("met", metric="error_rate", percentile=None, limit=0.01, value=0.002, ci=None)
+    errors = build.check("met", metric="error_rate", percentile=None, limit=0.01, value=0.002, ci=None, unit="share")
     text = told(build.summary(verdict=build.verdict(slo=build.slo(True, build.check("met"), errors))))
     assert "ttft p99 ≤ 500 ms: met, measured 100 ms [90 ms, 120 ms]" in text
     assert "error_rate ≤ 1.0 %: met, measured 0.2 %" in text
@@ -194,6 +208,12 @@ def test_labels_are_shown_with_their_shares_the_most_frequent_first(build: Any) 
     assert "yes 750 (75 %), no 250 (25 %)" in row(text, "labels")
 
 
+def test_accuracy_is_shown_with_its_counts_and_only_where_it_is_known(build: Any) -> None:
+    text = told(build.summary(build.stage(labels={"no": 1600}, accuracy=Accuracy(0.75, 1200, 1600))))
+    assert "75 %: 1,200 of 1,600 answers are the expected label" in row(text, "accuracy")
+    assert "accuracy" not in told(build.summary(build.stage(labels={"no": 1600})))
+
+
 def test_vectors_are_shown_by_request_and_by_second(build: Any) -> None:
     rates = Throughput(requests=19.8, output_tokens=0.0, prompt_tokens=1.0, items=158.0)
     items = Items(what="vectors", mean=8.0, dimensions=256.0)
@@ -219,7 +239,7 @@ def test_a_sweep_begins_with_a_table_of_its_points(build: Any) -> None:
     ]
     text = told(build.summary(*stages))
     first, second = row(text, "1 "), row(text, "2 ")
-    assert " ".join(first.split()) == "1 5/s 19.8/s - 50 ms 100 ms 12 ms 24 ms 3.20 s 0 % stable"
+    assert " ".join(first.split()) == "1 5/s 19.8 2,531 50 ms 100 ms 24 ms 3.20 s [3.04, 3.36] 0 % stable"
     assert second.split()[-3:] == ["10", "%", "UNSTABLE"]
     assert text.index(first) < text.index("stage 1 of 2: poisson 5/s") < text.index("stage 2 of 2: poisson 50/s")
 
@@ -227,7 +247,125 @@ def test_a_sweep_begins_with_a_table_of_its_points(build: Any) -> None:
 def test_a_point_that_is_not_known_is_no_number(build: Any) -> None:
     few = build.replaced(build.stage(), ttft=build.latency(0.05, count=100), itl=None)
     line = row(told(build.summary(few, build.stage())), "1 ")
-    assert " ".join(line.split()) == "1 20/s 19.8/s - 50 ms n/a - - 3.20 s 0 % stable"
+    assert " ".join(line.split()) == "1 20/s 19.8 2,531 50 ms n/a - 3.20 s [3.04, 3.36] 0 % stable"
+
+
+def sweep(build: Any, *rates: float) -> list[Stage]:
+    return [build.point_stage(rate) for rate in rates]
+
+
+SWEEP = {"load": {"kind": "sweep"}}
+
+
+def test_the_stages_of_a_sweep_have_no_tables_of_their_own(build: Any) -> None:
+    text = told(build.summary(*sweep(build, 5.0, 50.0), profile=SWEEP))
+    assert "stage 1 of 2" not in text
+    assert "service_ttft" not in text
+    assert " ".join(row(text, "2 ").split()).startswith("2 50/s 50.0 6,400")  # 128 tokens a request
+
+
+def test_the_promises_of_a_sweep_stand_in_a_table_a_row_a_stage(build: Any) -> None:
+    stages = sweep(build, 5.0, 50.0)
+    checks = [
+        build.check("met", stage=stages[0].name),
+        build.check("missed", stage=stages[1].name, value=0.6, ci=(0.55, None)),
+    ]
+    text = told(build.summary(*stages, profile=SWEEP, verdict=build.verdict(slo=build.slo(False, *checks))))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[1] == "SLO missed: of 2 checks 1 missed, 1 met"
+    at = lines.index("# ttft p99 ≤ 500 ms")
+    assert lines[at + 2 : at + 4] == ["1 met 100 ms [90 ms, 120 ms]", "2 missed 600 ms [550 ms, ?]"]
+    assert text.count("missed") == 3  # the verdict does not list it besides
+
+
+def test_a_search_of_14_stages_and_its_answer_fit_a_screen(build: Any) -> None:
+    stages = [*build.search_stages(), *(build.point_stage(20.0 + rate, purpose="double") for rate in range(10))]
+    warnings = [f"Stage {stage.name}: unstable, {'because ' * 20}." for stage in stages]
+    text = told(build.summary(*stages, search=build.search(), verdict=build.verdict(warnings=warnings)))
+    lines = text.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    assert text.count("warning: ") == 4
+    assert "and 10 more warnings" in text
+    assert text.index("#") < text.index("Saturation rate: 20/s") < text.index("stage 3 at 40/s")
+
+
+def test_warnings_of_the_whole_run_come_before_those_of_stages(build: Any) -> None:
+    warnings = [*(f"Stage {number}: unstable." for number in range(9)), "Worker 1 died."]
+    lines = told(build.summary(profile=SWEEP, verdict=build.verdict(warnings=warnings))).splitlines()
+    assert lines[1].strip() == "- warning: Worker 1 died."
+
+
+def test_outcomes_are_coloured(build: Any) -> None:
+    text = told(
+        build.summary(*build.search_stages(), search=build.search()), force_terminal=True, color_system="standard"
+    )
+    assert "\x1b[32mpass\x1b[0m" in text
+    assert "\x1b[1;31mfail\x1b[0m" in text
+
+
+def test_a_search_that_found_nothing_says_so_last(build: Any) -> None:
+    search = build.search(ended_by="target", reason="all timed out", saturation=None, bracket=(None, None))
+    text = told(build.summary(build.silent_stage(purpose="low load"), search=search))
+    assert "No saturation rate was found." in text.split("generator")[1]
+    assert "40 in stage 1" in row(text, "failed connect")
+
+
+def test_failures_of_stages_that_are_compared_are_summed_up_with_the_words_of_one(build: Any) -> None:
+    stages = [
+        build.stage(books=build.books(90, {"http_503": 10})),
+        build.stage(),
+        build.stage(books=build.books(90, {"http_503": 5, "timeout": 1}), failure_messages={"http_503": "busy"}),
+    ]
+    lines = [" ".join(line.split()) for line in told(build.summary(*stages, profile=SWEEP)).splitlines()]
+    assert "failed http_503 15 in stages 1, 3 busy" in lines
+    assert "failed timeout 1 in stage 3" in lines
+
+
+def test_faults_of_the_generator_in_a_search_are_told_with_their_stage(build: Any) -> None:
+    stages = [*build.search_stages(), build.point_stage(80.0, purpose="double", generator_faults=["Sent late."])]
+    assert "the generator: Sent late." in row(told(build.summary(*stages, search=build.search())), "stage 5")
+
+
+def test_repeats_stand_with_their_means_and_both_kinds_of_interval(build: Any) -> None:
+    stages = [build.stage(repeat=1), build.stage(repeat=2)]
+    repeated = Repeated("poisson 20/s", [0, 1], {"ttft.p99": AcrossRepeats(2, 0.1, (0.09, 0.11))})
+    text = told(build.summary(*stages, repeats=[repeated]))
+    line = " ".join(row(text, "poisson 20/s  ").split())
+    # Within: p99 is 100 ms in both, 5 % to both sides.
+    assert line == "poisson 20/s 2 ttft p99 100 ms [90 ms, 110 ms] [95 ms, 105 ms]"
+
+
+def test_a_grid_names_its_settings(build: Any) -> None:
+    stages = [build.stage(settings={"workload.output_tokens.value": tokens}) for tokens in (64, 4096)]
+    text = told(build.summary(*stages))
+    assert "output_tokens" in text
+    assert "4096" in text
+
+
+def test_a_simulated_run_says_so_before_anything_else(build: Any) -> None:
+    assert told(build.summary(simulated=True)).startswith("SIMULATED: in virtual time")
+    assert "SIMULATED" not in told(build.summary())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_points_of_a_search_fit_a_terminal_of_any_width(build: Any, width: int) -> None:
+    text = told(
+        build.summary(*build.search_stages(), search=build.search()), width=width, force_terminal=True, no_color=True
+    )
+    points = re.sub(r"\x1b\[[0-9;]*m", "", text).split("generator")[0]
+    assert "UNSTABLE" in points
+    assert max(map(len, points.splitlines())) <= width
+
+
+def test_what_ended_a_stage_early_is_told(build: Any) -> None:
+    text = told(build.summary(build.stage(ended_by="stop_when", end_reason="the backlog grows")))
+    assert "ended by stop_when: the backlog grows" in " ".join(text.split())
+
+
+def test_attainment_is_shown_where_it_is_known(build: Any) -> None:
+    text = told(build.summary(build.stage(attainment=Estimate(0.9, (0.85, 0.95)))))
+    assert "90 % [85 %, 95 %] of the requests met their limits" in row(text, "attainment")
 
 
 # --- the generator ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import LoadgenError
-from loadgen.metrics.summary import Latencies
+from loadgen.metrics.summary import AcrossRepeats, Latencies, Overload, Repeated
 from loadgen.report import files
 from loadgen.report.files import read_summary, to_csv, to_json, write_atomically, write_files
 from loadgen.units import Duration
@@ -31,6 +31,15 @@ def test_a_summary_reads_back_as_it_was(build: Any, tmp_path: Path) -> None:
     write_files(summary, tmp_path, ["json"])
     assert read_summary(tmp_path) == summary
     assert read_summary(tmp_path / "summary.json") == summary
+
+
+def test_a_search_and_repeats_read_back_as_they_were(build: Any, tmp_path: Path) -> None:
+    stages = build.search_stages()
+    repeated = Repeated("poisson 20/s", [1, 3], {"ttft.p99": AcrossRepeats(2, 0.1, (0.09, 0.11))})
+    search = build.search(bracket=(None, 40.0), overload=Overload(40.0, 18.0, 0.1))
+    summary = build.summary(*stages, search=search, repeats=[repeated], simulated=True)
+    write_files(summary, tmp_path, ["json"])
+    assert read_summary(tmp_path) == summary
 
 
 def test_the_json_names_its_schema_and_keeps_absence_absent(build: Any) -> None:
@@ -104,6 +113,21 @@ def test_a_csv_row_carries_the_value_and_what_is_known_of_it(build: Any) -> None
     }
     assert (p99_9["ci_low"], p99_9["ci_high"]) == ("0.13", "")
     assert (p99_9["sufficient"], p99_9["at_least"]) == ("false", "true")
+
+
+def test_what_tells_the_stages_apart_has_columns_where_there_is_any(build: Any) -> None:
+    latencies = Latencies(ttft=build.latency())
+    length = "workload.output_tokens.value"
+    stages = [
+        build.stage("a", latency_seconds=latencies, settings={length: 64, "workload.source": "a, b"}, repeat=2),
+        build.stage("b", latency_seconds=latencies, settings={length: [1, 2]}, purpose="low load"),
+    ]
+    rows = cells(to_csv(build.summary(*stages)))
+    assert list(rows[0])[-4:] == ["repeat", length, "workload.source", "purpose"]
+    assert list(rows[0].values())[-4:] == ["2", "64", "a, b", ""]
+    assert list(rows[-1].values())[-4:] == ["", "[1,2]", "", "low load"]
+    plain = cells(to_csv(build.summary(build.stage(latency_seconds=latencies))))
+    assert list(plain[0])[-1] == "count"
 
 
 def test_a_stage_without_latencies_has_no_csv_rows(build: Any) -> None:

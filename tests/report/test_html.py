@@ -10,7 +10,15 @@ import msgspec
 import pytest
 from plotly.graph_objects import Figure
 
-from loadgen.metrics.summary import Latencies, Stationary, Summary, TargetStart
+from loadgen.metrics.summary import (
+    AcrossRepeats,
+    Latencies,
+    Repeated,
+    SearchPoint,
+    Stationary,
+    Summary,
+    TargetStart,
+)
 from loadgen.report.html import to_html
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'{{ 7*7 }} <!-- %{x} [red]"
@@ -217,6 +225,89 @@ def test_a_sweep_of_closed_loops_is_drawn_against_its_slots(build: Any) -> None:
     stages = [build.stage(f"{n}", offered_rate=None, intended_concurrency=n) for n in (64, 8)]
     figure = page_of(build.summary(*stages)).figures["sweep-concurrency"]
     assert figure["data"][0]["x"] == [8.0, 64.0]
+
+
+# --- searches, grids and repeats --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def search(build: Any) -> Summary:
+    profile = {"load": {"kind": "saturate"}, "slo": {"ttft": {"p99": "500ms"}}}
+    return build.summary(*build.search_stages(), search=build.search(knee=20.0), profile=profile)
+
+
+def test_the_answer_of_a_search_stands_before_its_points(search: Summary) -> None:
+    text = page_of(search).text
+    answer = "Saturation rate: 20/s, under the SLO ended the search was carried through"
+    assert text.index("VALID The generator") < text.index(answer) < text.index("All stages #")
+    assert "30 % more came than went" in text[text.index("All stages #") :]
+
+
+def test_the_outcomes_of_a_search_are_badges(search: Summary) -> None:
+    badges = [
+        a["class"] for tag, a in page_of(search).tags if tag == "span" and (a.get("class") or "").startswith("badge")
+    ]
+    assert badges.count("badge good") == 2 + 3  # two pass, three are stable
+    assert badges.count("badge bad") == 1 + 1
+
+
+def test_a_search_of_one_stage_shows_its_point(build: Any) -> None:
+    search = build.search(ended_by="target", saturation=None, bracket=(None, None), evidence=(None, None))
+    page = page_of(build.summary(build.search_stages()[0], search=search))
+    assert "No saturation rate was found." in page.text
+    assert "low load measured" in page.text
+    assert not any(name.startswith("sweep") for name in page.figures)
+
+
+def test_the_checks_of_a_search_are_not_listed_as_promises_of_the_run(build: Any) -> None:
+    slo = build.slo(False, build.check("missed", stage="poisson 40/s"))
+    page = page_of(build.summary(*build.search_stages(), search=build.search(), verdict=build.verdict(slo=slo)))
+    assert "SLO missed" in page.text
+    assert page.attributes("aria-label").count("Service level objectives") == 1  # that of the stage
+
+
+def test_all_that_a_search_draws_plotly_accepts(search: Summary) -> None:
+    figures = page_of(search).figures
+    assert {"sweep-latency", "sweep-throughput", "sweep-tokens", "sweep-concurrency"} <= figures.keys()
+    for figure in figures.values():
+        Figure(figure)  # raises on a property that plotly does not have
+
+
+def test_repeats_have_a_table_of_all_their_quantities(build: Any) -> None:
+    values = {"ttft.p99": AcrossRepeats(2, 0.1, (0.09, 0.11)), "throughput.requests": AcrossRepeats(2, 19.8, None)}
+    stages = [build.stage(repeat=1), build.stage(repeat=2)]
+    text = page_of(build.summary(*stages, repeats=[Repeated("poisson 20/s", [0, 1], values)])).text
+    assert "poisson 20/s 2 ttft p99 100 ms [90 ms, 110 ms] [95 ms, 105 ms] poisson 20/s 2 completed 19.8/s" in text
+
+
+def test_a_simulated_run_is_marked_in_the_title_and_at_the_top(build: Any) -> None:
+    text = page_of(build.summary(simulated=True)).text
+    assert text.startswith("SIMULATED, VALID: poisson")
+    assert text.index("SIMULATED: in virtual time") < text.index("VALID The generator")
+    assert "SIMULATED" not in page_of(build.summary()).text
+
+
+def test_many_warnings_are_folded(build: Any) -> None:
+    def is_open(count: int) -> bool:
+        warnings = [f"warning {number}" for number in range(count)]
+        page = page_of(build.summary(verdict=build.verdict(warnings=warnings)))
+        return "open" in next(attributes for tag, attributes in page.tags if tag == "details")
+
+    assert is_open(6)
+    assert not is_open(7)
+
+
+def test_hostile_settings_and_reasons_stay_text(build: Any) -> None:
+    stages = [
+        build.point_stage(rate, settings={HOSTILE: HOSTILE, "b": rate}, purpose=HOSTILE, repeat=1)
+        for rate in (1.0, 2.0)
+    ]
+    search = build.search(points=[SearchPoint(0, HOSTILE, HOSTILE, HOSTILE, 1.0)], reason=HOSTILE, evidence=(0, None))
+    repeats = [Repeated(HOSTILE, [0], {HOSTILE: AcrossRepeats(1, 1.0, None)})]
+    page = page_of(build.summary(*stages, search=search, repeats=repeats))
+    assert len(page.scripts) == 3  # data, chart library, drawing
+    assert not any(tag == "img" or "onerror" in attributes for tag, attributes in page.tags)
+    assert "<script>" not in json.dumps(page.figures)
 
 
 # --- what it must not do ----------------------------------------------------------------------------------------------

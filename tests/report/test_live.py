@@ -61,6 +61,12 @@ def test_several_stages_are_counted(build: Any) -> None:
     assert "stage 2 of 5: poisson 20/s" in drawn(build.live(stage_number=2, stages=5))
 
 
+def test_a_search_has_stages_without_an_end_and_says_what_each_is_for(build: Any) -> None:
+    live = build.live(stage_number=3, stages=0, purpose="confirm stable")
+    assert drawn(live).startswith("stage 3: confirm stable, poisson 20/s  running")
+    assert plain_line(live).startswith("3 confirm stable, poisson 20/s: 00:30 of 01:00")
+
+
 def test_a_drain_is_told(build: Any) -> None:
     assert "draining, 12 in flight" in drawn(build.live(draining=True))
 

@@ -124,7 +124,7 @@ async def test_an_output_may_be_limited_and_then_ends_by_its_length():
     [
         (_wav(1), {"model": "other"}, 404, "does not exist"),
         (b"", {}, 400, "file"),
-        (b"no sound", {}, 400, "Invalid or unsupported audio file."),
+        (b"no sound", {}, 400, "Invalid or corrupted audio data."),
         (_wav(1), {"response_format": "srt"}, 400, "response_format"),
         (_wav(1), {"stream_include_usage": "true"}, 400, "stream=True"),
         (_wav(1), {"max_completion_tokens": "x"}, 400, "max_completion_tokens"),

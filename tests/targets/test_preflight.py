@@ -291,25 +291,95 @@ async def test_a_server_that_does_not_tokenize_says_nothing(answer):
 # --- kinds whose answers are whole ------------------------------------------------------------------------------------
 
 CHOICE = Workload(kind="choice", labels=("yes", "no"))
-SAYS = {"choices": [{"message": {"content": "no"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}
+
+
+def says(content, finish_reason="stop"):
+    choice = {"message": {"content": content}, "finish_reason": finish_reason}
+    return reply(200, {"choices": [choice], "usage": {"completion_tokens": 2}})
+
+
+def obeying(*fields, free="Hello!", **changed):
+    """A server that answers the first label that one of these fields allows, and what it likes without them."""
+
+    def answer(seen):
+        allowed = [seen.json[field] for field in fields if field in seen.json]
+        if not allowed:
+            return says(free)
+        return says((allowed[0]["choice"] if isinstance(allowed[0], dict) else allowed[0])[0])
+
+    return FakeVllm(**{CHAT: answer} | changed)
+
+
+def version(text):
+    return {"/version": reply(200, {"version": text})}
 
 
 async def test_a_choice_that_the_server_constrains_is_fine():
-    info, trials = await checked(FakeVllm(**{CHAT: reply(200, SAYS)}), CHOICE)
+    info, (trial, own) = await checked(obeying("structured_outputs"), CHOICE)
     assert info.warnings == ()
-    assert trials[0]["structured_outputs"] == {"choice": ["yes", "no"]}
+    assert info.constraint == "structured_outputs"
+    assert trial["structured_outputs"] == {"choice": ["qzxj"]}  # no model would say that by itself
+    assert own["structured_outputs"] == {"choice": ["yes", "no"]}
 
 
 async def test_an_old_server_is_asked_for_labels_in_its_own_way():
-    old = FakeVllm(**{CHAT: reply(200, SAYS), "/version": reply(200, {"version": "0.8.5"})})
-    _, trials = await checked(old, CHOICE)
-    assert trials[0]["guided_choice"] == ["yes", "no"]
+    info, (trial, own) = await checked(obeying("guided_choice", **version("0.8.5")), CHOICE)
+    assert info.constraint == "guided_choice"
+    assert (trial["guided_choice"], own["guided_choice"]) == (["qzxj"], ["yes", "no"])
 
 
-async def test_a_server_that_ignores_the_constraint_is_refused():
-    rambling = {"choices": [{"message": {"content": "Well, no"}, "finish_reason": "length"}]}
-    told = await refusal(FakeVllm(**{CHAT: reply(200, rambling)}), CHOICE)
-    assert 'not a label: the answer is no label: "Well, no"; this server does not constrain answers' in told
+async def test_a_server_of_no_known_version_is_tried_with_both_fields_and_loaded_by_the_one_that_holds():
+    info, trials = await checked(obeying("guided_choice", **version("dev")), CHOICE)
+    assert info.constraint == "guided_choice"
+    names = ("structured_outputs", "guided_choice")
+    assert [[name for name in names if name in trial] for trial in trials] == [[names[0]], [names[1]], [names[1]]]
+
+
+async def test_a_server_that_ignores_the_constraint_is_refused_though_it_says_a_label():
+    told = await refusal(obeying("guided_choice", free="yes"), CHOICE)  # a current one, that knows the old field only
+    assert f"{CHAT}: no constraint: the server answers 'yes' where structured_outputs allows 'qzxj' only; " in told
+    assert 'workload.kind = "choice" needs a server that constrains answers' in told
+
+
+async def test_a_server_that_refuses_the_constraint_is_told_in_its_words():
+    told = await refusal(FakeVllm(**{CHAT: reply(422, {"detail": "no such field"})}), CHOICE)
+    assert "no constraint: the server refuses structured_outputs: no such field" in told
+
+
+async def test_a_failure_at_the_trial_of_the_constraint_is_told_as_any_other():
+    told = await refusal(FakeVllm(**{CHAT: reply(503, {"error": {"message": "loading"}})}), CHOICE)
+    assert "status 503: loading; check the server's log" in told
+
+
+async def test_a_trial_that_thinks_until_it_is_cut_off_says_nothing_of_the_server():
+    told = await refusal(FakeVllm(**{CHAT: says(None, "length")}), CHOICE)
+    assert "the trial has no answer (finish_reason 'length'): max_tokens may be too few; check [workload.body]" in told
+
+
+@pytest.mark.parametrize(("body", "most"), [({}, 5), ({"max_tokens": 1}, 5), ({"max_completion_tokens": 900}, 900)])
+async def test_the_trial_of_the_constraint_has_room_for_its_label_and_the_profile_s_other_fields(body, most):
+    # Four letters are at most four tokens, and the end is one.
+    workload = Workload(kind="choice", labels=("A", "B"), body={"temperature": 1.0, "seed": 7, **body})
+    _, (trial, own) = await checked(obeying("structured_outputs"), workload)
+    assert (trial["max_tokens"], trial["temperature"], trial["seed"]) == (most, 0.0, 7)
+    assert "max_completion_tokens" not in trial
+    assert (own["temperature"], own["seed"]) == (1.0, 7)
+
+
+async def test_a_constraint_of_the_profile_s_own_is_not_tried():
+    body = {"structured_outputs": {"regex": "yes|no"}}
+    server = FakeVllm(**{CHAT: lambda seen: says("no" if "regex" in seen.json["structured_outputs"] else "?")})
+    info, (own,) = await checked(server, Workload(kind="choice", labels=("yes", "no"), body=body))
+    assert info.constraint is None
+    assert own["structured_outputs"] == {"regex": "yes|no"}
+
+
+async def test_an_answer_that_is_none_of_the_labels_is_refused():
+    def answer(seen):
+        return says("qzxj" if seen.json["structured_outputs"]["choice"] == ["qzxj"] else "Well, no", "length")
+
+    told = await refusal(FakeVllm(**{CHAT: answer}), CHOICE)
+    assert 'not a label: the answer is no label: "Well, no"; check [workload.body]' in told
 
 
 async def test_what_generates_nothing_is_not_said_to_lack_a_stream_or_a_count_of_output():

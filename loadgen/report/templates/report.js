@@ -26,7 +26,10 @@
     for (const key of Object.keys(layout).filter((name) => /^[xy]axis/.test(name))) {
       Object.assign(layout[key], { gridcolor: grid, zerolinecolor: line, linecolor: line });
     }
-    for (const shape of layout.shapes ?? []) shape.fillcolor = colour("--shade");
+    for (const shape of layout.shapes ?? []) {
+      shape.fillcolor = colour("--shade");
+      if (shape.type === "line") shape.line.color = colour("--accent");
+    }
     return layout;
   }
 

@@ -1,8 +1,8 @@
 """Choice: a chat whose answer is constrained to one of a few labels, bare, without JSON around it."""
 
 import json
-import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -12,21 +12,21 @@ from loadgen.metrics.outcome import Exchange
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.chunks import read_whole
 from loadgen.targets.endpoints.answer import decode_answer, fail
-from loadgen.targets.endpoints.endpoint import Endpoint
+from loadgen.targets.endpoints.constraint import fields_for, fields_of_version
+from loadgen.targets.endpoints.endpoint import Endpoint, ReadWhole
+from loadgen.workload.request import Request
 
 NOT_A_LABEL: Final = "not_a_label"
 
-_FIRST_WITH_STRUCTURED: Final = (0, 11)
-"""The release of vLLM from which `structured_outputs` is known; the next one ignores `guided_choice` in silence."""
-_RELEASE: Final = re.compile(r"v?(\d+)\.(\d+)")
 
+class Message(msgspec.Struct):
+    """What an answer says; None where it has no text, as one that was cut off before any."""
 
-class _Message(msgspec.Struct):
     content: str | None = None
 
 
 class _Choice(msgspec.Struct):
-    message: _Message
+    message: Message
 
 
 class _Answer(msgspec.Struct):
@@ -37,37 +37,50 @@ _DECODER: Final = msgspec.json.Decoder(_Answer)
 
 
 def choice_endpoint(workload: profile.Workload, info: TargetInfo) -> Endpoint:
-    """Chats that answer with one of the workload's labels."""
-    by_text = {label.strip(): label for label in workload.labels}
-    fields = {"max_tokens": longest_answer(workload.labels), **choice_fields(workload.labels, info.version)}
+    """Chats that answer with one of the workload's labels, or of the request's own."""
+    field = info.constraint or fields_of_version(info.version)[0]
+
+    def asked(labels: tuple[str, ...]) -> dict[str, Any]:
+        return {"max_tokens": longest_answer(labels), **fields_for(field, labels)}
+
+    def reader(request: Request) -> ReadWhole:
+        labels = by_text if request.labels is None else labels_by_text(request.labels)
+        return partial(read_label, labels=labels)
+
+    by_text, fields = labels_by_text(workload.labels), asked(workload.labels)
     return Endpoint(
         path="chat/completions",
-        fields=fields,
-        reader=lambda request: lambda body, exchange: read_label(body, exchange, by_text),
+        own_fields=lambda request: fields if request.labels is None else asked(request.labels),
+        reader=reader,
     )
-
-
-def choice_fields(labels: tuple[str, ...], version: str | None) -> dict[str, Any]:
-    """The body field by which a server of this version constrains an answer to labels; an unknown version is new."""
-    release = None if version is None else _RELEASE.match(version)
-    if release is not None and (int(release[1]), int(release[2])) < _FIRST_WITH_STRUCTURED:
-        return {"guided_choice": labels}
-    return {"structured_outputs": {"choice": labels}}
 
 
 def longest_answer(labels: tuple[str, ...]) -> int:
     """Tokens that are enough for any of the labels and the end: no token is less than a byte."""
-    return max(len(label.encode()) for label in labels) + 1
+    return max((len(label.encode()) for label in labels), default=0) + 1
 
 
 def read_label(body: bytes, exchange: Exchange, labels: Mapping[str, str]) -> None:
     """Read an answer that must be a label. `labels`: by their text without space around it."""
+    message = read_message(body, exchange)
+    if message is not None:
+        note_label(message.content, exchange, labels)
+
+
+def read_message(body: bytes, exchange: Exchange) -> Message | None:
+    """Read the answer of a chat; None where it is none, its failure noted."""
     read_whole(body, exchange)
-    if exchange.failure is not None:
-        return
-    answer = decode_answer(body, _DECODER, exchange)
-    if answer is None:
-        return
-    exchange.label = labels.get((answer.choices[0].message.content or "").strip())
+    answer = decode_answer(body, _DECODER, exchange) if exchange.failure is None else None
+    return None if answer is None else answer.choices[0].message
+
+
+def labels_by_text(labels: tuple[str, ...]) -> dict[str, str]:
+    """Labels by their text without space around it."""
+    return {label.strip(): label for label in labels}
+
+
+def note_label(text: str | None, exchange: Exchange, labels: Mapping[str, str]) -> None:
+    """Note which label an answer is; it fails where it is none."""
+    exchange.label = labels.get((text or "").strip())
     if exchange.label is None:
-        fail(exchange, NOT_A_LABEL, f"the answer is no label: {json.dumps(answer.choices[0].message.content)}")
+        fail(exchange, NOT_A_LABEL, f"the answer is no label: {json.dumps(text)}")

@@ -1,5 +1,6 @@
 """Embed: a vector for each of several texts."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -48,10 +49,15 @@ def read_vectors(body: bytes, exchange: Exchange, inputs: int, dimensions: int |
     answer = decode_answer(body, _DECODER, exchange)
     if answer is None:
         return
-    lengths = {dimensions_of(bytes(vector.embedding)) for vector in answer.data}
-    exchange.items = len(answer.data)
-    if len(answer.data) != inputs:
-        fail(exchange, PROTOCOL, f"{len(answer.data)} vectors came for {inputs} inputs")
+    note_vectors([dimensions_of(bytes(vector.embedding)) for vector in answer.data], exchange, inputs, dimensions)
+
+
+def note_vectors(each: Sequence[int], exchange: Exchange, inputs: int, dimensions: int | None) -> None:
+    """Note the vectors that came, given the length of each; the answer fails where they are not what was asked for."""
+    lengths = set(each)
+    exchange.items = len(each)
+    if len(each) != inputs:
+        fail(exchange, PROTOCOL, f"{len(each)} vectors came for {inputs} inputs")
     elif len(lengths) != 1 or 0 in lengths or (dimensions is not None and lengths != {dimensions}):
         told = ", ".join(map(str, sorted(lengths)))
         fail(exchange, PROTOCOL, f"vectors of {told} dimensions came" + (f" for {dimensions}" if dimensions else ""))

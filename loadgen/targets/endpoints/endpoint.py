@@ -37,6 +37,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     at_root: bool = False
     fields: dict[str, Any] = {}
     """What is the same in every body, beside the model's name and the wish for a stream."""
+    own_fields: Callable[[Request], dict[str, Any]] | None = None
+    """What a request has of its own beside what it says and the length it asks for."""
     prompt_field: str = "prompt"
     inputs_field: str = "input"
     conversation: Callable[[tuple[Message, ...]], dict[str, Any]] | None = None

@@ -60,6 +60,11 @@ def read_score(body: bytes, exchange: Exchange, scored_tokens: int) -> None:
         return
     sent = answer.usage.prompt_tokens
     scores = answer.choices[0].logprobs.token_logprobs[max(0, sent - scored_tokens) : sent]
-    exchange.items = sum(score is not None for score in scores)
-    if exchange.items < scored_tokens:
-        fail(exchange, PROTOCOL, f"{exchange.items} of {scored_tokens} tokens of the completion have a log-probability")
+    note_scores(sum(score is not None for score in scores), exchange, scored_tokens)
+
+
+def note_scores(scores: int, exchange: Exchange, scored_tokens: int) -> None:
+    """Note how many tokens of a completion have a log-probability; the answer fails where not all of them have."""
+    exchange.items = scores
+    if scores < scored_tokens:
+        fail(exchange, PROTOCOL, f"{scores} of {scored_tokens} tokens of the completion have a log-probability")

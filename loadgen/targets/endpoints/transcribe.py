@@ -37,7 +37,7 @@ def transcribe_endpoint(workload: profile.Workload, info: TargetInfo) -> Endpoin
 
 
 def write_form(fields: dict[str, Any], request: Request) -> Written:
-    """A form of the fields and the request's sound.."""
+    """A form of the fields and the request's sound."""
     boundary = secrets.token_hex(_BOUNDARY_BYTES)
     parts = [
         b'Content-Disposition: form-data; name="%s"\r\n\r\n%s' % (name.encode(), _text(value).encode())
@@ -50,10 +50,10 @@ def write_form(fields: dict[str, Any], request: Request) -> Written:
 
 
 def read_transcript(body: bytes, exchange: Exchange) -> None:
-    """Read a transcript that was not streamed; of its tokens it tells nothing."""
+    """Read a transcript that was not streamed; of its tokens, and of why it ended, it tells nothing."""
     read_other(body, exchange)
-    if exchange.failure is None and decode_answer(body, _DECODER, exchange) is not None:
-        exchange.finish_reason = "stop"
+    if exchange.failure is None:
+        decode_answer(body, _DECODER, exchange)
 
 
 def _sound(request: Request) -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.outcome import Exchange
-from loadgen.targets.endpoints.choice import choice_fields, longest_answer, read_label
+from loadgen.targets.endpoints.choice import longest_answer, read_label
 from loadgen.targets.endpoints.embed import dimensions_of, read_vectors
 from loadgen.targets.endpoints.messages import read_message
 from loadgen.targets.endpoints.pooling import read_pooled, read_ranking
@@ -66,22 +66,6 @@ def test_an_aborted_answer_is_an_abort_and_not_a_wrong_label() -> None:
     exchange = Exchange()
     read_label(said("y", "abort"), exchange, LABELS)
     assert exchange.failure == "abort"
-
-
-@pytest.mark.parametrize(
-    ("version", "field"),
-    [
-        ("0.10.2", "guided_choice"),
-        ("0.6.4.post1", "guided_choice"),
-        ("0.11.0", "structured_outputs"),
-        ("0.32.0", "structured_outputs"),
-        ("v1.0", "structured_outputs"),
-        ("main", "structured_outputs"),
-        (None, "structured_outputs"),
-    ],
-)
-def test_a_server_is_asked_for_labels_by_the_field_of_its_version(version: str | None, field: str) -> None:
-    assert list(choice_fields(("a", "b"), version)) == [field]
 
 
 def test_the_longest_answer_leaves_a_token_for_each_byte_and_the_end() -> None:
@@ -224,6 +208,16 @@ def test_a_count_that_is_none_is_left_out(count: Any) -> None:
     exchange = Exchange()
     read_response(body({"status": "completed", "usage": {"input_tokens": count, "output_tokens": count}}), exchange)
     assert (exchange.prompt_tokens, exchange.output_tokens) == (None, None)
+
+
+# --- transcripts, whole -----------------------------------------------------------------------------------------------
+
+
+def test_a_whole_transcript_says_neither_how_long_it_is_nor_why_it_ended() -> None:
+    exchange = Exchange()
+    read_transcript(body({"text": "so be it", "usage": {"type": "duration", "seconds": 2}}), exchange)
+    assert exchange.failure is None
+    assert (exchange.prompt_tokens, exchange.output_tokens, exchange.finish_reason) == (None, None, None)
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from loadgen.clock import MonotonicClock
 from loadgen.metrics.journal import STREAMED
 from loadgen.metrics.outcome import Exchange
-from loadgen.profile import Audio, HttpTarget, Workload
+from loadgen.profile import Audio, Dataset, HttpTarget, Workload
 from loadgen.profile.workload import Kind
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.endpoints import table
@@ -114,6 +114,29 @@ async def test_a_choice_asks_for_one_of_its_labels_and_for_no_length_beyond_them
         "max_tokens": 4,  # the bytes of "yes", and the end
         "structured_outputs": {"choice": ["yes", "no"]},
     }
+
+
+@pytest.mark.parametrize("common", [(), ("yes", "no")], ids=["of rows alone", "of the profile, too"])
+async def test_a_row_with_labels_of_its_own_allows_those_and_reads_those(common: tuple[str, ...]) -> None:
+    dataset = {} if common else {"source": "dataset", "dataset": Dataset(path="rows.jsonl")}
+    workload = Workload(kind="choice", labels=common, **dataset)
+    request = Request(index=0, messages=(Message("user", "hot?"),), labels=("warm", "ice-cold"))
+    body = await body_of(workload, request)
+    assert (body["structured_outputs"], body["max_tokens"]) == ({"choice": ["warm", "ice-cold"]}, 9)
+    answer = {"choices": [{"message": {"content": "ice-cold"}, "finish_reason": "stop"}]}
+    async with serving(answering(reply(200, answer))) as server:
+        target = HttpTarget(url=server.url)
+        async with open_http(target, workload, INFO, MonotonicClock()) as session:
+            exchange = Exchange()
+            await session.send(session.prepare(request), exchange)
+    assert (exchange.failure, exchange.label) == (None, "ice-cold")
+
+
+async def test_a_choice_asks_by_the_field_that_was_seen_to_constrain_whatever_the_version() -> None:
+    tried = TargetInfo(kind="http", model="tiny", version="0.32.0", constraint="guided_choice")
+    body = await body_of(*WORKLOADS["choice"], tried)
+    assert body["guided_choice"] == ["yes", "no"]
+    assert "structured_outputs" not in body
 
 
 async def test_a_choice_asks_an_old_server_by_the_field_that_it_knows() -> None:
