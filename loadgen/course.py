@@ -21,7 +21,7 @@ from loadgen.load.program import planned, program_of
 from loadgen.load.stages import StagePlan
 from loadgen.metrics.journal import RunEnd, RunHeader, RunResumed
 from loadgen.metrics.recorder import Recorder
-from loadgen.metrics.summarise import StagesSoFar
+from loadgen.metrics.stage_summary import StagesSoFar
 from loadgen.metrics.summary import Live
 from loadgen.profile import EngineTarget, Profile, Saturate
 from loadgen.profile_file import write_profile

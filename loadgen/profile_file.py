@@ -122,11 +122,9 @@ def check_environment(profile: Profile) -> list[str]:
 
 def _dataset_faults(profile: Profile) -> list[str]:
     try:
-        rows = read_rows(profile.workload)
+        read_rows(profile.workload)
     except LoadgenError as error:
         return [f"workload.dataset: {error}"]
-    if isinstance(profile.target, EngineTarget) and any(row.labels is not None for row in rows):
-        return ["workload.dataset: an engine in a worker has one list of labels: workload.labels, not those of rows"]
     return []
 
 

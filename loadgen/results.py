@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from loadgen.decoding import DecodingError, decode
 from loadgen.load.program import is_search, program_of, search_result
 from loadgen.metrics.journal import COMPLETE
-from loadgen.metrics.summarise import read_overview, summarise
+from loadgen.metrics.run_journal import read_overview
+from loadgen.metrics.summarise import summarise
 from loadgen.metrics.summary import SearchResult, Summary, Verdict
 from loadgen.profile import Profile
 

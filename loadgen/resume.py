@@ -9,7 +9,8 @@ from loadgen.errors import RunFailure
 from loadgen.load.program import program_of
 from loadgen.metrics.journal import COMPLETE, NoJournal, StageMeta, keep_stages
 from loadgen.metrics.recorder import RECORDS
-from loadgen.metrics.summarise import RunJournal, StagesSoFar, read_overview
+from loadgen.metrics.run_journal import RunJournal, read_overview
+from loadgen.metrics.stage_summary import StagesSoFar
 from loadgen.profile import Profile
 
 _PARTIAL: Final = ".partial"

@@ -16,7 +16,7 @@ from loadgen.metrics.glance import Glance
 from loadgen.metrics.journal import StageEnd, StageMeta
 from loadgen.metrics.recorder import Recorder
 from loadgen.metrics.slo import Slo
-from loadgen.metrics.summarise import StagesSoFar
+from loadgen.metrics.stage_summary import StagesSoFar
 from loadgen.metrics.summary import Stage
 from loadgen.profile import Ramp, StopWhen
 from loadgen.units import NS_PER_MS, NS_PER_SECOND

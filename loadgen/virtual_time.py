@@ -1,7 +1,8 @@
 """Virtual time: an event loop that never waits. When nothing is left to do at an instant, it is the next instant.
 
 For what is made of tasks alone, with no threads nor sockets to wait for: an hour of it takes as long as its work does,
-every instant is exact, and tasks run in the same order every time. Signals arrive as on any loop.
+every instant is exact, and tasks run in the same order every time. Signals arrive as on any loop. It is good for half a
+year: beyond, seconds as floats are too coarse for asyncio's timers.
 """
 
 import asyncio
@@ -42,8 +43,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _leap(self, seconds: float) -> None:
         self._seconds += seconds
-        # A float of seconds tells nanoseconds apart for two months.
-        self.now_ns = round(self._seconds * NS_PER_SECOND)
+        self.reach(round(self._seconds * NS_PER_SECOND))
+
+    def reach(self, instant_ns: int) -> None:
+        """It is this instant now, if not later: after three weeks a float of seconds knows less than nanoseconds."""
+        self.now_ns = max(self.now_ns, instant_ns)
 
 
 class _Leaping(selectors.DefaultSelector):
@@ -104,13 +108,18 @@ class _VirtualTimer:
     async def _until(self, instant_ns: int | None) -> None:
         """Wait until an instant, or until the timer is armed anew."""
         self._waking = self._loop.create_future()
-        handle = None if instant_ns is None else self._loop.call_at(instant_ns / NS_PER_SECOND, _wake, self._waking)
+        handle = None if instant_ns is None else self._loop.call_at(instant_ns / NS_PER_SECOND, self._due, instant_ns)
         try:
             await self._waking
         finally:
             self._waking = None
             if handle is not None:
                 handle.cancel()
+
+    def _due(self, instant_ns: int) -> None:
+        self._loop.reach(instant_ns)
+        if self._waking is not None:
+            _wake(self._waking)
 
     def close(self) -> None:
         self._instant_ns = None

@@ -82,13 +82,10 @@ def test_what_is_wrong_with_the_file_is_told_before_a_run(tmp_path: Path) -> Non
     assert check_environment(profile) == [f"workload.dataset: {rows}: cannot be read: No such file or directory"]
 
 
-def test_an_engine_takes_labels_of_the_profile_and_not_of_rows(tmp_path: Path) -> None:
+def test_an_engine_takes_labels_of_the_profile_and_of_rows(tmp_path: Path) -> None:
     engine = Overrides(sets=('target={kind="engine",model="m"}',))
-    profile = load_profile(str(written(tmp_path, {"prompt": "a", "expected": "bad"})), engine)
+    profile = load_profile(str(written(tmp_path, {"prompt": "a"}, {"prompt": "b", "labels": ["x", "y"]})), engine)
     assert check_environment(profile) == []
-    written(tmp_path, {"prompt": "a", "labels": ["x", "y"]})
-    (fault,) = check_environment(profile)
-    assert fault.startswith("workload.dataset: an engine in a worker has one list of labels")
 
 
 def test_the_rows_tell_the_mean_output_and_not_the_prompts(tmp_path: Path) -> None:

@@ -112,12 +112,12 @@ def test_the_body_is_taken_as_it_is() -> None:
     ("shape", "data", "expected"),
     [
         (Profile, {"load": POISSON, "wrokers": {}}, "wrokers = a table: unknown key; allowed: name, target, workload, "
-            "load, workers, slo, output; did you mean `workers`?"),
+            "load, sweep, workers, slo, output; did you mean `workers`?"),
         (AbortWhen, {"error_rate": 0.5, "zzz": "x"}, 'zzz = "x": unknown key; allowed: error_rate, after'),
         (Profile, {}, 'load: missing; allowed: a table with kind = "constant", "poisson", "gamma", "ramp", "steps", '
-            '"concurrency", "offline", "sweep"'),
+            '"concurrency", "offline", "sweep", "saturate"'),
         (Profile, {"load": 5}, 'load = 5: allowed: a table with kind = "constant", "poisson", "gamma", "ramp", '
-            '"steps", "concurrency", "offline", "sweep"'),
+            '"steps", "concurrency", "offline", "sweep", "saturate"'),
         (Lengths, "many", '"many": allowed: a whole number from 1 to 10000000 or a table with dist = "fixed", "uniform", '  # noqa: E501
             '"normal", "lognormal", "choice", "histogram"'),
         (Lengths, {"dist": "fixed"}, "value: missing; allowed: a whole number from 1 to 10000000"),
@@ -191,10 +191,10 @@ def test_what_is_no_rate_is_refused(given: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "meant"),
-    [("posson", '; did you mean "poisson"?'), ("Ramp", '; did you mean "ramp"?'), ("saturate", ""), (7, "")],
+    [("posson", '; did you mean "poisson"?'), ("Ramp", '; did you mean "ramp"?'), ("saturated", '; did you mean "saturate"?'), (7, "")],
 )
 def test_a_wrong_kind_is_told_with_the_kinds_there_are(kind: Any, meant: str) -> None:
-    kinds = '"constant", "poisson", "gamma", "ramp", "steps", "concurrency", "offline", "sweep"'
+    kinds = '"constant", "poisson", "gamma", "ramp", "steps", "concurrency", "offline", "sweep", "saturate"'
     shown = f'"{kind}"' if isinstance(kind, str) else kind
     assert fault(Load, {"kind": kind, "rate": 1}, "load") == f"load.kind = {shown}: allowed: {kinds}{meant}"
 
@@ -424,6 +424,7 @@ def test_an_encoded_profile_is_plain_data_with_its_kinds() -> None:
         "warmup": "0s",
         "drain": "1m",
         "overflow": "wait",
+        "repeat": 1,
         "rate": 10.0,
     }
     assert type(data["load"]["rate"]) is float

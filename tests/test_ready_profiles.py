@@ -2,13 +2,15 @@ import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.expectation import expected
-from loadgen.load.stages import plan_stages
+from loadgen.load.program import planned
 from loadgen.profile import Audio, EngineTarget, Images, Profile, SimTarget
 from loadgen.profile_file import Overrides, ReadyProfile, load_profile, ready_profiles
 
 READY = ready_profiles()
 ENGINES = [ready for ready in READY if ready.name in ("engine", "engine-audio", "engine-image")]
-SIMULATED = [ready for ready in READY if ready not in ENGINES]
+SEARCHES = [ready for ready in READY if ready.name in ("saturate", "saturate_slo")]
+SERVERS = [ready for ready in READY if ready.name == "engine-http"]
+SIMULATED = [ready for ready in READY if ready not in ENGINES + SERVERS]
 
 
 def loaded(ready: ReadyProfile) -> Profile:
@@ -26,11 +28,15 @@ def test_the_ready_profiles_are_these() -> None:
         "embed",
         "engine",
         "engine-audio",
+        "engine-http",
         "engine-image",
         "gamma",
+        "grid",
         "offline",
         "poisson",
         "ramp",
+        "saturate",
+        "saturate_slo",
         "score",
         "steps",
         "sweep",
@@ -40,7 +46,7 @@ def test_the_ready_profiles_are_these() -> None:
 
 def test_the_ready_profiles_show_every_kind_of_load() -> None:
     kinds = {load_profile(ready.name).load.__struct_config__.tag for ready in SIMULATED}
-    assert kinds == {"constant", "poisson", "gamma", "ramp", "steps", "concurrency", "offline", "sweep"}
+    assert kinds == {"constant", "poisson", "gamma", "ramp", "steps", "concurrency", "offline", "sweep", "saturate"}
 
 
 @pytest.mark.parametrize("ready", READY, ids=lambda ready: ready.name)
@@ -52,13 +58,17 @@ class TestAReadyProfile:
         assert ready.path.read_text(encoding="utf-8").startswith(f"# {ready.summary}\n")
         assert ready.summary.endswith(".")
 
-    def test_sends_for_less_than_a_minute(self, ready: ReadyProfile) -> None:
-        seconds = expected(loaded(ready)).seconds
+    def test_sends_for_less_than_a_minute_unless_it_searches(self, ready: ReadyProfile) -> None:
+        found = expected(loaded(ready))
+        seconds = found.seconds
+        if ready in SEARCHES:
+            assert found.search is not None
+            return
         assert seconds is not None
         assert seconds <= 45
 
     def test_has_stages_of_different_names(self, ready: ReadyProfile) -> None:
-        names = [plan.name for plan in plan_stages(loaded(ready).load)]
+        names = [plan.name for plan in planned(loaded(ready)) or ()]
         assert len(set(names)) == len(names)
 
 
@@ -87,6 +97,11 @@ class TestAReadyProfileOfAnEngine:
         assert all(
             f"# {name} = " in text for name in ("gpu_memory_utilization", "tensor_parallel_size", "max_model_len")
         )
+
+
+def test_the_server_s_profile_sends_what_the_engine_s_does() -> None:
+    in_process, over_http = load_profile("engine", Overrides(model="m")), load_profile("engine-http")
+    assert (in_process.workload, in_process.load) == (over_http.workload, over_http.load)
 
 
 def test_the_engines_profiles_differ_in_what_they_send_beside_text() -> None:

@@ -91,6 +91,7 @@ SLOTS: Final = Axis(
     between=_slots_between,
     lower=_slots_lower,
     words=lambda slots: f"concurrency {slots:.0f}",
+    few=True,
 )
 
 
@@ -198,8 +199,8 @@ def _conclude_plateau(load: Saturate, points: Sequence[SearchPoint], ended_by: s
     over = ended_by == "found"
     parts = [reason] if reason else []
     if enough is not None and enough.offered is not None:
-        least = "the fewest slots that bring all the throughput" if over else "so far the most throughput"
-        parts.append(f"concurrency {enough.offered:.0f} brings {least} ({enough.reason})")
+        what = f"at least {1 - load.tolerance:.0%} of the throughput" + ("" if over else " seen so far")
+        parts.append(f"concurrency {enough.offered:.0f} is the fewest that brings {what} ({enough.reason})")
     if short is not None and short.offered is not None:
         parts.append(f"concurrency {short.offered:.0f} brings less ({short.reason})")
     return SearchResult(

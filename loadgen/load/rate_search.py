@@ -36,9 +36,11 @@ FIRST_IN_FLIGHT: Final = 4
 """The first rate keeps about so many requests in flight."""
 FILLING_SERVICE_TIMES: Final = 5
 QUICK_SERVICE_TIMES: Final = 15
-QUICK_ARRIVALS: Final = 300
-"""A growth of the backlog by 23 %, as at 1.3 times the saturation rate, is 69 of 300 arrivals, and the noise
-`3 sqrt(2 x 35)` of a target that serves one at a time is 25."""
+QUICK_ARRIVALS: Final = 500
+"""At 1.3 times the saturation rate 23 % of the arrivals stay, 115 of 500 with a standard deviation of 22."""
+QUICK_SIGMAS: Final = 2
+"""In a stage so short a backlog must have grown by more than `2 sqrt(2 A)` of A arrivals, 63 of 500: without this, 7 %
+of the stages at three quarters of the saturation rate seemed to be overloaded."""
 SHORTEST_SECONDS: Final = 1.0
 OVERLOAD: Final = 1.3
 PRECISION: Final = 0.05
@@ -58,6 +60,22 @@ def search(load: Saturate, slo: Slo | None, points: list[SearchPoint]) -> Search
 
     points: empty; every stage is added as it is sent, so that `conclude` can be called at any moment.
     slo: not looked at.
+
+    A few requests one after the other give the mean service time S. From 4/S, or `start_rate`, the rate is doubled,
+    in stages of 15 S or 500 arrivals, until the target is overloaded; if it is at once, the rate first goes down until
+    it is not. What overloaded stages complete, offered at least 1.15 times that, estimates the saturation rate m; the
+    one that ended the doubling may do, else up to three at 1.3 m are added, until the interval is within 5 %. Then
+    stages of 35 S or 2,000 arrivals must find the target overloaded at 1.1 m and not at .95 m, at the second try at
+    the latest. Where they do not, or 1.3 m is no overload, overload costs throughput or an early stage misled, and
+    bisection by such stages decides. S is that of the highest rate that passed so far, and the first 5 S of a stage are
+    left out, in which the target fills.
+
+    By simulation (the engine of `loadgen.sim`; 40 seeds each of a decode-bound and a prefill-bound shape, of 64 and of
+    256 slots): all answers within 2.2 % of the truth and all brackets around it, after 5 to 11 stages. A search that is
+    cut after any number of stages had a wrong bracket in 1 of 1,276 cases. With a KV cache that preempts and equal gaps
+    between arrivals, 20 of 20 answers were 3 to 9 % below what the KV blocks could carry, after 12 stages, and the
+    loss under overload, about 12 %, was told each time. With random gaps such a target tips over at lower rates, the
+    answer is nearer to what it completes when overloaded, and a small loss may not be seen.
     """
     stages: list[Stage] = []
     try:
@@ -159,7 +177,7 @@ def _quick(
 ) -> Generator[StagePlan, Stage, str]:
     """A stage of 15 service times (300 arrivals at least); its outcome."""
     seconds = max(QUICK_SERVICE_TIMES * service_seconds(points, stages), QUICK_ARRIVALS / rate)
-    return (yield from _tried(load, points, stages, rate, purpose, seconds))
+    return (yield from _tried(load, points, stages, rate, purpose, seconds, QUICK_SIGMAS))
 
 
 def _long(
@@ -178,9 +196,18 @@ def _long(
 
 
 def _tried(
-    load: Saturate, points: list[SearchPoint], stages: list[Stage], rate: float, purpose: str, seconds: float
+    load: Saturate,
+    points: list[SearchPoint],
+    stages: list[Stage],
+    rate: float,
+    purpose: str,
+    seconds: float,
+    sigmas: float = 0.0,
 ) -> Generator[StagePlan, Stage, str]:
-    """Run one stage with a window of so many seconds after its filling, and judge it."""
+    """Run one stage with a window of so many seconds after its filling, and judge it.
+
+    sigmas: by how many `sqrt(2 A)` of its A arrivals a backlog must have grown, or else it is undecided.
+    """
     service = service_seconds(points, stages)
     seconds = max(seconds, SHORTEST_SECONDS)
     warmup = FILLING_SERVICE_TIMES * service
@@ -194,16 +221,18 @@ def _tried(
         why = silence(stage) or "the target completed nothing"
         points.append(_point(points, stage, FAIL, why))
         raise SearchOver("target", f"at {rate:.4g}/s {why}")
-    outcome, reason = _judged(stage, stages[0], min(seconds, ENOUGH_SERVICE_TIMES * service))
+    outcome, reason = _judged(stage, stages[0], min(seconds, ENOUGH_SERVICE_TIMES * service), sigmas)
     points.append(_point(points, stage, outcome, reason))
     return outcome
 
 
-def _judged(stage: Stage, first: Stage, needed_seconds: float) -> tuple[str, str]:
+def _judged(stage: Stage, first: Stage, needed_seconds: float, sigmas: float) -> tuple[str, str]:
+    books, seconds = stage.window.books, stage.window.seconds
     sign = overload_sign(stage, first)
     if sign is not None:
-        return FAIL, sign
-    books, seconds = stage.window.books, stage.window.seconds
+        grown = books.intended - stage.throughput.requests * seconds
+        by_chance = sigmas * sqrt(2 * books.intended)
+        return (FAIL, sign) if grown > by_chance else (UNDECIDED, f"{sign}, but chance alone can do that")
     rates = f"{stage.throughput.requests:.4g}/s completed of {stage.offered_rate or 0:.4g}/s"
     if seconds < 0.99 * needed_seconds and books.intended < ENOUGH_ARRIVALS:
         return (

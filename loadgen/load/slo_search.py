@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from loadgen.load.probe import Probe, probe
+from loadgen.load.probe import Probe, probe, promises
 from loadgen.load.probing import arrivals_seconds, at_rate, generator_fault, low_load, mean_service_seconds, silence
 from loadgen.load.stages import StagePlan
-from loadgen.metrics.slo import Slo, check
+from loadgen.metrics.slo import Slo
 from loadgen.metrics.summary import SearchPoint, SearchResult, Stage
 from loadgen.profile import Saturate
 from loadgen.units import NS_PER_SECOND
@@ -31,6 +31,8 @@ FIRST_IN_FLIGHT: Final = 4
 HIGHEST: Final = 1e7
 DOWN: Final = 4
 WIDENING: Final = 1.25
+MOST_UNDECIDED: Final = 5
+"""After so many in a row that told nothing, and none that passed, lower ones will not: they bring fewer requests."""
 FEWEST_REQUESTS: Final = 20
 """A rate that brings fewer in the longest stage is not worth trying."""
 
@@ -49,6 +51,7 @@ class Axis(msgspec.Struct, frozen=True):
         need be, to within the tolerance.
     lower: a value below another, none of those given; None where there is none.
     words: a value for people.
+    few: there are so few values that one may be tried at length of which a short stage told nothing.
     """
 
     objective: str
@@ -59,6 +62,7 @@ class Axis(msgspec.Struct, frozen=True):
     between: Callable[[float, float, float, Sequence[float]], float | None]
     lower: Callable[[float, Sequence[float]], float | None]
     words: Callable[[float], str]
+    few: bool
 
 
 class SearchOver(Exception):
@@ -133,17 +137,21 @@ class _Seeker:
         self._service = service
 
     def _double(self) -> Generator[StagePlan, Stage, None]:
-        """Up by 2 until the SLO breaks; where it does from the first, down by 4 until it does not."""
+        """Up by 2 until the SLO breaks; where it does from the first, down by 4 until it does not.
+
+        Down there is not far where values are few.
+        """
         axis = self._axis
         value = axis.first(self._load, self._service)
-        while (yield from self._try(value, DOUBLING)).outcome != "fail":
+        while (found := (yield from self._try(value, DOUBLING))).outcome != "fail":
             if self._flat():
-                raise SearchOver("found", f"more {axis.objective} than {axis.words(value)} brings no more throughput")
+                ended_by = "found" if found.outcome == "pass" else "undecided"
+                raise SearchOver(ended_by, f"beyond {axis.words(value)} throughput no longer grows")
             value *= 2
             if value > HIGHEST:
                 raise SearchOver("generator", f"the target keeps the SLO at all loads up to {axis.words(value / 2)}")
         value = min(point.offered or value for point in self._points[1:])
-        while self._likely is None and value / DOWN >= 1 / self._load.max_stage:
+        while self._likely is None and not axis.few:
             value = self._worth(value / DOWN)
             yield from self._try(value, DOUBLING)
 
@@ -174,8 +182,8 @@ class _Seeker:
         return self._axis.between(low, high, self._load.tolerance, self._told())
 
     def _told(self) -> list[float]:
-        """The values that need not be tried again. A short stage that told nothing may be followed by a long one."""
-        told = [point for point in self._points[1:] if point.purpose == BISECTION or point.outcome != "undecided"]
+        """The values that are not tried again."""
+        told = [p for p in self._points[1:] if not self._axis.few or p.purpose == BISECTION or p.outcome != "undecided"]
         return [_offered(point) for point in told]
 
     def _worth(self, value: float | None) -> float:
@@ -185,7 +193,8 @@ class _Seeker:
             SearchOver: they do not, so that nothing is left to try.
         """
         longest = self._load.max_stage / NS_PER_SECOND
-        if value is not None and self._axis.rate(value, self._service) * longest >= FEWEST_REQUESTS:
+        told = any(point.outcome != "undecided" for point in self._points[-MOST_UNDECIDED:])
+        if told and value is not None and self._axis.rate(value, self._service) * longest >= FEWEST_REQUESTS:
             return value
         lowest = min(self._points[1:], key=_offered)
         words = self._axis.words(_offered(lowest))
@@ -213,7 +222,7 @@ class _Seeker:
 
     def _promising(self, stage: Stage) -> bool:
         """Whether an undecided stage is on the side of passing by its values."""
-        checks = check(self._slo, [stage]).checks
+        checks = promises(self._slo, stage)
         return not stage.stationary.growing and all(
             one.value is not None and (one.value >= one.limit if one.at_least else one.value <= one.limit)
             for one in checks
@@ -333,7 +342,9 @@ def _rate_between(low: float, high: float, tolerance: float, told: Sequence[floa
     if high / low - 1 <= tolerance:
         return None
     rate = sqrt(low * high)
-    return rate if rate not in told else rate * (1 + tolerance / 4)
+    while rate in told:
+        rate *= 1 + tolerance / 8
+    return rate
 
 
 RATES: Final = Axis(
@@ -345,4 +356,5 @@ RATES: Final = Axis(
     between=_rate_between,
     lower=lambda rate, _: rate / WIDENING,
     words=lambda rate: f"{rate:.4g}/s",
+    few=False,
 )

@@ -39,7 +39,10 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the repeats of its condition this is, from 1 on."""
     first_look_ns: int | None = None
     """From then on, at twice, four times, ... that time, the stage is looked at, and it ends as soon as a look decides
-    its SLO or finds it unstable. None: it runs for its whole length."""
+    its SLO or finds it unstable. None: it runs for its whole length.
+
+    The window of such a stage begins at a quarter of what there is of it, at each look and at its end: give it no
+    warm-up."""
 
     @property
     def kind(self) -> str:

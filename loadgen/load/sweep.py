@@ -111,7 +111,8 @@ def _plan(load: Sweep, rate: float, repeat: int | None) -> StagePlan:
         process = Constant(**settings)
     else:
         process = Poisson(**settings)
-    return StagePlan(name=f"{load.arrivals} {rate:.6g}/s", load=process, purpose=POINT, repeat=repeat)
+    again = "" if repeat is None else f" (repeat {repeat})"
+    return StagePlan(name=f"{load.arrivals} {rate:.6g}/s{again}", load=process, purpose=POINT, repeat=repeat)
 
 
 def _concluded(

@@ -56,19 +56,17 @@ def attained(read: Read, survey: Survey, span: Span, slo: Slo | None, goodput: f
     total = int(requests.sum())
     if not total:
         return Attained()
-    seconds = _lengths(span)
-    rate = total / float(seconds.sum())
-    promised = (slo.attainment, None if slo.goodput is None else min(1.0, slo.goodput / rate))
-    good, *near = _counts(read, span, [None if least is None else ceiling_rank(least, total) for least in promised])
+    rate = total / span.seconds if span.seconds else None
+    needed = None if slo.goodput is None or rate is None else min(1.0, slo.goodput / rate)
+    ranks = [None if least is None else ceiling_rank(least, total) for least in (slo.attainment, needed)]
+    good, *near = _counts(read, span, ranks)
     share = int(good.sum()) / total
     ci, for_goodput = (share_interval(requests, good, counts) for counts in near)
-    rate_ci = rate_interval(requests, seconds)
-    return Attained(
-        None if slo.attainment is None else Estimate(share, ci),
-        None
-        if slo.goodput is None or goodput is None or for_goodput is None or rate_ci is None
-        else product_interval(goodput, (rate, rate_ci), (share, for_goodput)),
-    )
+    goodput_ci = None
+    if rate is not None and needed is not None and goodput is not None and for_goodput is not None:
+        rate_ci = rate_interval(requests, _lengths(span))
+        goodput_ci = None if rate_ci is None else product_interval(goodput, (rate, rate_ci), (share, for_goodput))
+    return Attained(None if slo.attainment is None else Estimate(share, ci), goodput_ci)
 
 
 def _lengths(span: Span) -> NDArray[np.float64]:

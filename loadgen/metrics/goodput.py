@@ -1,6 +1,6 @@
 """Which requests are good: completed, and within every limit by their own values; and how far each was from them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -22,9 +22,23 @@ def good(limits: Sequence[RequestLimit], batch: Batch) -> Mask:
     What a request does not have (a gap, where it has one chunk; a TTFT, where it is not streamed) it does not miss.
     """
     met = batch.completed.copy()
-    for limit_ns, values, there in _own(limits, batch):
-        met &= ~there | (values <= limit_ns)
+    latencies = batch.latencies()
+    for limit in limits:
+        if limit.metric == "itl":
+            met &= _gaps_within(limit, batch)
+        else:
+            values, there = latencies[limit.metric]
+            met &= ~there | (values <= limit.limit_ns)
     return met
+
+
+def _gaps_within(limit: RequestLimit, batch: Batch) -> Mask:
+    """By counting, which costs a tenth of putting the gaps in order."""
+    gaps = np.bincount(batch.gap_owner, minlength=batch.size)
+    over = np.bincount(batch.gap_owner[batch.gaps > limit.limit_ns], minlength=batch.size)
+    share = 1 - as_decimal(limit.fraction)
+    within: Mask = over * share.denominator <= gaps * share.numerator
+    return within
 
 
 def ratios(limits: Sequence[RequestLimit], batch: Batch) -> Samples:
@@ -32,46 +46,35 @@ def ratios(limits: Sequence[RequestLimit], batch: Batch) -> Samples:
 
     A request that has none of the values has a ratio of 0.
     """
+    latencies = batch.latencies()
     largest = np.zeros(batch.size, np.int64)
-    for limit_ns, values, there in _own(limits, batch):
-        ratio = np.minimum(values / max(1, limit_ns) * RATIO_ONE, HIGHEST_NS).astype(np.int64)
+    for limit in limits:
+        values, there = _gaps_at(limit.fraction, batch) if limit.metric == "itl" else latencies[limit.metric]
+        ratio = np.minimum(values / max(1, limit.limit_ns) * RATIO_ONE, HIGHEST_NS).astype(np.int64)
         # Rounding must not move a request over its limit, nor back.
-        exact = np.where(values <= limit_ns, np.minimum(ratio, RATIO_ONE), np.maximum(ratio, RATIO_ONE + 1))
+        good_ones = values <= limit.limit_ns
+        exact = np.where(good_ones, np.minimum(ratio, RATIO_ONE), np.maximum(ratio, RATIO_ONE + 1))
         np.maximum(largest, exact, out=largest, where=there)
     chosen = batch.completed
     return Samples("ratio", largest[chosen], batch.interval[chosen], batch.second[chosen])
 
 
-def _own(limits: Sequence[RequestLimit], batch: Batch) -> Iterator[tuple[int, Ints, Mask]]:
-    """Each limit (ns) with the requests' own values, and which requests have one."""
-    latencies = batch.latencies()
-    gaps = _Gaps(batch) if any(limit.metric == "itl" for limit in limits) else None
-    for limit in limits:
-        if limit.metric != "itl":
-            yield limit.limit_ns, *latencies[limit.metric]
-        elif gaps is not None:
-            yield limit.limit_ns, *gaps.at(limit.fraction)
+def _gaps_at(fraction: float, batch: Batch) -> tuple[Ints, Mask]:
+    """The percentile of each request's own gaps, by ceiling rank; the largest at 1. And which requests have gaps.
 
-
-class _Gaps:
-    """The gaps of each request, in ascending order."""
-
-    def __init__(self, batch: Batch) -> None:
-        count = np.bincount(batch.gap_owner, minlength=batch.size)
-        highest = (1 << _GAP_BITS) - 1
-        # One number for owner and gap sorts much faster than two.
-        self._sorted = np.sort((batch.gap_owner << _GAP_BITS) | np.minimum(batch.gaps, highest)) & highest
-        self._first = np.cumsum(count) - count
-        self._count = count
-
-    def at(self, fraction: float) -> tuple[Ints, Mask]:
-        """The percentile of each request's own gaps, by ceiling rank; the largest at 1. And which requests have gaps.
-
-        At most a share of 1 - fraction of n gaps is longer than a limit where that of rank ceil(n fraction) is not.
-        """
-        exact = as_decimal(fraction)
-        rank = np.maximum(1, -(-self._count * exact.numerator // exact.denominator))
-        values = np.zeros(self._count.size, np.int64)
-        there = self._count > 0
-        values[there] = self._sorted[(self._first + rank - 1)[there]]
+    At most a share of 1 - fraction of n gaps is longer than a limit where that of rank ceil(n fraction) is not.
+    """
+    count = np.bincount(batch.gap_owner, minlength=batch.size)
+    there = count > 0
+    first = (np.cumsum(count) - count)[there]
+    values = np.zeros(batch.size, np.int64)
+    if fraction == 1:  # the gaps of a request stand together
+        values[there] = np.maximum.reduceat(batch.gaps, first) if first.size else 0
         return values, there
+    exact = as_decimal(fraction)
+    rank = np.maximum(1, -(-count[there] * exact.numerator // exact.denominator))
+    highest = (1 << _GAP_BITS) - 1
+    # One number for owner and gap sorts much faster than two.
+    ordered = np.sort((batch.gap_owner << _GAP_BITS) | np.minimum(batch.gaps, highest)) & highest
+    values[there] = ordered[first + rank - 1]
+    return values, there

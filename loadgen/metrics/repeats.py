@@ -83,6 +83,6 @@ def _quantities(stages: Sequence[Stage]) -> dict[str, list[float]]:
         known |= {f"{metric}.mean": latency.mean for metric, latency in latencies.items()}
         known |= {f"throughput.{name}": getattr(stage.throughput, name) for name in stage.throughput.__struct_fields__}
         for name, value in known.items():
-            if value is not None:
+            if isinstance(value, int | float):  # an interval has no mean
                 found.setdefault(name, []).append(value)
     return found

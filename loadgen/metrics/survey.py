@@ -149,6 +149,11 @@ class Survey:
             self.bins.add_at(ARRIVALS, middle, 1.0)
 
     @property
+    def worker_cpu(self) -> dict[int, float]:
+        """By worker, its share of one core at its busiest, where known."""
+        return {cost.last.worker: cost.cpu for cost in self.processes.values() if cost.cpu is not None}
+
+    @property
     def intended(self) -> dict[int, int]:
         """Requests by interval of their intended start, where there are any."""
         return {interval: accounts.total() for interval, accounts in self._accounts.items()}

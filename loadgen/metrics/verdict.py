@@ -87,8 +87,8 @@ def lateness_bound(stage: Stage) -> float:
 
 
 def generator_faults(finding: Finding) -> list[str]:
-    """Why the numbers of a stage are not the target's, a sentence each; none where they are."""
-    return [_sentence(text) for text in _reasons(finding)]
+    """Why the numbers of a stage are not the target's, a clause each; none where they are."""
+    return list(_reasons(finding))
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------

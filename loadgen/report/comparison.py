@@ -14,11 +14,12 @@ from loadgen.report.tables import ABSENT, SloRow, promise, slo_rows
 
 _STYLE: Final = {GOOD: "green", BAD: "bold red", DOUBT: "yellow"}
 _OUTCOME_STYLE: Final = {"met": "green", "missed": "bold red", "undecided": "yellow"}
-_IN_REPORT: Final = ("why", "response p50")
-"""Columns that only the HTML report has."""
+_IN_REPORT: Final = "why"
+"""The column that only the HTML report has."""
 _LONG: Final = "response p99"
 """The column that shows its intervals, where there is room for them."""
 _SHED: Final = (
+    "response p50",
     "ttft p50",
     "purpose",
     _LONG,
@@ -40,22 +41,28 @@ def points_table(columns: Sequence[Column], width: int) -> Table:
     shown = {
         column.heading: _texts(column, with_interval=column.heading == _LONG)
         for column in columns
-        if column.heading not in _IN_REPORT
+        if column.heading != _IN_REPORT
     }
-    for name in _SHED:
-        if sum(_width(heading, cells) + _GAP for heading, cells in shown.items()) - _GAP <= width:
+    by_heading = {column.heading: column for column in columns}
+    # First what no stage knows, such as a percentile that all stages are too short for.
+    unknown = [name for name in _SHED if name in shown and not any(cell.value.known for cell in by_heading[name].cells)]
+    for name in (*unknown, *_SHED):
+        if _table_width(shown) <= width:
             break
-        without = shown.pop(name, None)
-        if without is not None and name == _LONG:
-            place = [column.heading for column in columns]
-            shown[name] = _texts(columns[place.index(name)], with_interval=False)
-            shown = {heading: shown[heading] for heading in place if heading in shown}
+        if name == _LONG and name in shown and name not in unknown:
+            shown[name] = _texts(by_heading[name], with_interval=False)
+        else:
+            shown.pop(name, None)
     table = _table()
     for heading in shown:
         table.add_column(Text(heading.replace(" ", "\n")), justify="right", overflow="fold")
     for cells in zip(*shown.values(), strict=True):
         table.add_row(*cells)
     return table
+
+
+def _table_width(shown: dict[str, list[Text]]) -> int:
+    return sum(_width(heading, cells) + _GAP for heading, cells in shown.items()) - _GAP
 
 
 def _width(heading: str, cells: Sequence[Text]) -> int:

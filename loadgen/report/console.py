@@ -119,8 +119,13 @@ def _print_verdict(verdict: Verdict, console: Console, *, comparison: bool) -> N
         _print(console, Text("VALID", style="bold green"))
     else:
         _print(console, Text("INVALID: these numbers are the generator's, not the target's", style="bold red"))
-    for reason in verdict.reasons:
+    reasons = verdict.reasons[:_FEW_WARNINGS] if comparison else verdict.reasons
+    for reason in reasons:
         _print(console, _item(reason, "red"))
+    if len(verdict.reasons) > len(reasons):
+        _print(
+            console, _item(f"and {len(verdict.reasons) - len(reasons):,} more reasons, which the reports hold", "red")
+        )
     if verdict.slo and verdict.slo.checks:
         _print(console, Text(slo_line(verdict.slo), style=_MET_STYLE[verdict.slo.met]))
         # Where stages are compared a table has the checks of each.

@@ -80,18 +80,19 @@ def _seconds(value: float) -> str:
 
 
 def _hull(name: str, stages: list[Stage]) -> tuple[float, float | None] | None:
-    """From the lowest to the highest end of the stages' own intervals of a percentile; open above where one is."""
-    metric, _, percentile = name.partition(".")
-    if percentile not in PERCENTILES:
-        return None
-    latencies = [latency for stage in stages if (latency := stage.latency_seconds.named().get(metric)) is not None]
-    ends = [
-        latency.ci[percentile]
-        for latency in latencies
-        if percentile in latency.ci and is_sufficient(latency, percentile)
-    ]
+    """From the lowest to the highest end of the intervals that the stages have by themselves; open where one is."""
+    ends = [ci for stage in stages if (ci := _own_interval(name, stage)) is not None]
     if not ends:
         return None
-    highs = [high for _, high in ends]
-    closed = [high for high in highs if high is not None]
-    return min(low for low, _ in ends), max(closed) if len(closed) == len(highs) else None
+    closed = [high for _, high in ends if high is not None]
+    return min(low for low, _ in ends), max(closed) if len(closed) == len(ends) else None
+
+
+def _own_interval(name: str, stage: Stage) -> tuple[float, float | None] | None:
+    if name == "throughput.goodput":
+        return stage.throughput.goodput_ci
+    metric, _, percentile = name.partition(".")
+    latency = stage.latency_seconds.named().get(metric)
+    if latency is None or percentile not in PERCENTILES or not is_sufficient(latency, percentile):
+        return None
+    return latency.ci.get(percentile)

@@ -194,6 +194,8 @@ _WRITTEN: Final[dict[str, Write]] = {
     "tokens/s": lambda rate: f"{significant(rate)} tokens/s",
 }
 """How a value is written, by its unit."""
+_ENDS_WRITTEN: Final[dict[str, Write]] = {**_WRITTEN, "requests/s": significant, "tokens/s": significant}
+"""How the ends of its interval are, which need no unit where there is one only."""
 
 
 class SloRow(msgspec.Struct, frozen=True):
@@ -212,7 +214,8 @@ def slo_rows(checks: list[SloCheck]) -> list[SloRow]:
 
 def _slo_row(check: SloCheck) -> SloRow:
     write = _WRITTEN.get(check.unit, significant)
-    value = NOTHING if check.value is None else Shown(write(check.value), interval(check.ci, write))
+    ends = _ENDS_WRITTEN.get(check.unit, significant)
+    value = NOTHING if check.value is None else Shown(write(check.value), interval(check.ci, ends))
     return SloRow(stage=printable(check.stage), promise=promise(check), value=value, outcome=check.outcome)
 
 

@@ -85,9 +85,11 @@ class Transport:
 
     def __init__(self, connect_timeout: Duration, verify_tls: bool, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
-        timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout.seconds)
-        self._kept = _session(_Connector(now_ns, verify_tls, keepalive_timeout=_KEEPALIVE_SECONDS), timeout)
-        self._fresh = _session(_Connector(now_ns, verify_tls, force_close=True), timeout)
+        self._verify_tls = verify_tls
+        self._limits = aiohttp.ClientTimeout(total=None, connect=connect_timeout.seconds)
+        self._kept = _session(_Connector(now_ns, verify_tls, keepalive_timeout=_KEEPALIVE_SECONDS), self._limits)
+        self._fresh: aiohttp.ClientSession | None = None
+        """Made when it is first needed, which it hardly ever is."""
 
     async def open(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, exchange: Exchange
@@ -109,7 +111,7 @@ class Transport:
                 raise _transport_error(error) from error
             call = _Call()
             try:
-                answer = await _open(self._fresh, call, method, url, headers, body)
+                answer = await _open(self._always_new(), call, method, url, headers, body)
             except Exception as second:
                 raise _transport_error(second) from second
         except Exception as error:
@@ -118,10 +120,16 @@ class Transport:
         exchange.connect_ns = call.connect_ns
         return answer
 
+    def _always_new(self) -> aiohttp.ClientSession:
+        if self._fresh is None:
+            self._fresh = _session(_Connector(self._now_ns, self._verify_tls, force_close=True), self._limits)
+        return self._fresh
+
     async def close(self) -> None:
         """Close every connection."""
         await self._kept.close()
-        await self._fresh.close()
+        if self._fresh is not None:
+            await self._fresh.close()
 
 
 @asynccontextmanager

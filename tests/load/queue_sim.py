@@ -15,7 +15,7 @@ from loadgen.load.arrivals import Schedule
 from loadgen.load.stages import StagePlan
 from loadgen.metrics.confidence import PercentileIntervals
 from loadgen.metrics.delta import ARRIVALS, COMPLETIONS
-from loadgen.metrics.histogram import Histogram, fold
+from loadgen.metrics.histogram import Histogram, fold, fold_groups
 from loadgen.metrics.latencies import latency_of
 from loadgen.metrics.outcome import BINS_PER_INTERVAL, Grid
 from loadgen.metrics.summary import (
@@ -34,7 +34,7 @@ from loadgen.metrics.summary import (
 from loadgen.metrics.survey import Bins
 from loadgen.metrics.window import Span, stationarity
 from loadgen.sim.config import SimConfig
-from loadgen.sim.scheduler import Scheduler, SimRequest
+from loadgen.sim.scheduler import Emission, Scheduler, SimRequest
 from loadgen.units import NS_PER_SECOND
 
 Ints = NDArray[np.int64]
@@ -110,7 +110,8 @@ def _happen(
     return Happened(np.array(times, np.int64), np.array(first), np.array(ended), stop_ns, until_ns, by)
 
 
-def _note(emissions, now, first, ended) -> list[int]:
+def _note(emissions: list[Emission], now: int, first: list[int], ended: list[int]) -> list[int]:
+    """Note what a step emitted; the requests that it finished."""
     finished = []
     for emission in emissions:
         if first[emission.id] == NEVER:
@@ -243,8 +244,8 @@ def _latency(span: Span, intended: Ints, values: Ints, known: NDArray[np.bool_])
         bounds.add(fold(values[~known]))
     counted = PercentileIntervals(merged, list(PERCENTILES.values()), span.intervals)
     places = np.minimum((intended - span.start_ns) // span.grid.interval_ns, span.intervals - 1)
-    for interval in np.unique(places).tolist():
-        counted.add(interval, fold(values[places == interval]))
+    for interval, delta in fold_groups(values, places):
+        counted.add(interval, delta)
     return latency_of(merged, counted, bounds if bounds.count else None)
 
 

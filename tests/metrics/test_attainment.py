@@ -91,6 +91,13 @@ def test_without_requests_there_is_no_attainment(stage: Any) -> None:
     assert result.attainment is None
 
 
+def test_a_window_of_no_length_has_a_share_and_no_interval(build: Any, stage: Any) -> None:
+    promise = {"goodput": 5, **PROMISE}
+    outcomes = [build.outcome(2.0, tokens=(0.1,)), build.outcome(2.0, tokens=(0.3,))]
+    result = stage(promise, outcomes, stop=2.0)
+    assert (result.attainment.value, result.attainment.ci, result.throughput.goodput_ci) == (0.5, None, None)
+
+
 def test_goodput_has_the_interval_of_its_rate_and_its_share(build: Any, stage: Any) -> None:
     # Of 10/s 9.75 are good; 5/s are promised, the share of which all of the fast ones exceed.
     promise = {"goodput": 5, "request": {"response": "200ms"}}

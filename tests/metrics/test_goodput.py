@@ -94,6 +94,30 @@ def test_a_request_is_good_where_its_ratio_is_at_most_one(build: Any, took: int,
     assert histogram.count_at_or_below(RATIO_ONE) == len(build.series(delta, "good"))
 
 
+@given(
+    gaps=st.lists(st.integers(1, 50), max_size=120),
+    limits=st.fixed_dictionaries({"p50": st.integers(1, 50), "p90": st.integers(1, 50), "p99": st.integers(1, 50)}),
+    longest=st.integers(1, 50) | st.none(),
+)
+def test_gaps_are_held_to_their_limits_alike_by_counting_and_by_order(
+    build: Any, gaps: list[int], limits: dict[Any, int], longest: int | None
+) -> None:
+    request = None if longest is None else RequestLimits(itl=duration(longest))
+    slo = Slo(attainment=0.9, itl={name: duration(ms) for name, ms in limits.items()}, request=request)
+    outcome = build.outcome(tokens=[sum(gaps[:i]) / 1000 for i in range(len(gaps) + 1)])
+    is_good = good_by_gaps(gaps, limits) if longest is None else max(gaps, default=0) <= longest
+    (histogram,) = ratios(build, outcome, slo=slo)
+    assert histogram.count_at_or_below(RATIO_ONE) == is_good
+    assert bool(build.series(build.delta(outcome, slo=slo), "good")) == is_good
+
+
+def good_by_gaps(gaps: list[int], limits: dict[str, int]) -> bool:
+    """Whether at most 1 - p of the gaps are longer than the limit at p, in whole percent."""
+    return all(
+        100 * sum(gap > limit for gap in gaps) <= (100 - int(name[1:])) * len(gaps) for name, limit in limits.items()
+    )
+
+
 def test_only_a_promise_of_how_many_are_good_makes_ratios_travel(build: Any) -> None:
     assert build.delta(build.outcome(), slo=Slo(ttft={"p99": duration(1)})).ratios == []
     assert build.delta(build.outcome(), slo=Slo(ttft={"p99": duration(1)}, goodput=Rate(1))).ratios != []

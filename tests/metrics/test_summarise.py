@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadgen.errors import LoadgenError
 from loadgen.metrics.fold import StageMeter
 from loadgen.metrics.journal import FOLDER, RunEnd, RunHeader, StageEnd, WorkerDeath, WorkerOpened, WorkerStats
 from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, LOST, TIMEOUT, UNFINISHED, Outcome
 from loadgen.metrics.recorder import Recorder
 from loadgen.metrics.slo import Slo
-from loadgen.metrics.summarise import KILLED, summarise, summarise_stage
+from loadgen.metrics.stage_summary import KILLED, StagesSoFar
+from loadgen.metrics.summarise import summarise
 from loadgen.metrics.summary import Stage, Summary, TargetStart
 from loadgen.units import NS_PER_MS, NS_PER_SECOND, Duration
 
@@ -371,9 +371,10 @@ def test_a_stage_can_be_summarised_before_the_run_is_over(build: Any, tmp_path: 
         recorder.stage_started(build.meta(stage=number, name=f"stage {number}"))
     recorder.apply(build.delta(build.outcome()), 0, build.origin_ns)
     recorder.stage_ended(StageEnd(0, build.origin_ns + 10 * NS_PER_SECOND, 1, "duration"))
-    assert summarise_stage(tmp_path, 0).books.completed == 1
-    with pytest.raises(LoadgenError, match="no stage 7"):
-        summarise_stage(tmp_path, 7)
+    so_far = StagesSoFar(tmp_path, 1)
+    assert so_far[0].books.completed == 1
+    with pytest.raises(IndexError):
+        so_far[1]
     recorder.close()
 
 

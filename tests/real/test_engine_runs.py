@@ -264,7 +264,7 @@ def closed_loop(folder: Path, model: Path, **keys: object) -> list[str]:
     return [str(profile), *options(model, **{"workload__output_tokens": 400, **keys})]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)  # three engines are started, each within 200 s
 def test_a_dead_core_fails_what_was_in_flight_and_is_started_again(tiny_model, tmp_path, folders):
     folder = tmp_path / "run"
     with running(folder, *closed_loop(folder, tiny_model)) as process:

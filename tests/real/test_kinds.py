@@ -83,6 +83,13 @@ def test_a_choice_is_always_one_of_its_labels(vllm_server, tmp_path):
     assert not OF_TOKENS & done.latencies
 
 
+def test_texts_of_a_file_are_classified_and_held_against_what_it_says_is_right(vllm_server, tmp_path):
+    done = loaded(vllm_server, tmp_path, "classify")
+    right = sum(record.label == record.expected for record in done.records)
+    assert (done.stage.accuracy.correct, done.stage.accuracy.judged) == (right, REQUESTS)
+    assert done.ran.summary.environment["target"]["constraint"] == "structured_outputs"
+
+
 def test_a_score_tells_each_token_of_the_completion_and_how_many_a_second(vllm_server, tmp_path):
     done = loaded(vllm_server, tmp_path, "score")
     stage = done.stage

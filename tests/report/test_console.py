@@ -296,6 +296,22 @@ def test_warnings_of_the_whole_run_come_before_those_of_stages(build: Any) -> No
     assert lines[1].strip() == "- warning: Worker 1 died."
 
 
+def test_of_many_reasons_of_stages_that_are_compared_the_first_are_told(build: Any) -> None:
+    reasons = [f"Stage {number}: late." for number in range(9)]
+    text = told(build.summary(profile=SWEEP, verdict=build.verdict(valid=False, reasons=reasons)))
+    assert text.count(": late.") == 4
+    assert "and 5 more reasons" in text
+    assert told(build.summary(verdict=build.verdict(valid=False, reasons=reasons))).count(": late.") == 9
+
+
+def test_a_percentile_that_no_stage_knows_gives_way_to_one_that_some_do(build: Any) -> None:
+    few = {"ttft": build.latency(0.05, count=100), "response": build.latency(1.6, count=100)}
+    stages = [build.replaced(build.point_stage(rate), **few) for rate in (5.0, 50.0)]
+    line = row(told(build.summary(*stages, profile=SWEEP)), "1 ")
+    assert "50 ms" in line
+    assert "1.60 s" in line
+
+
 def test_outcomes_are_coloured(build: Any) -> None:
     text = told(
         build.summary(*build.search_stages(), search=build.search()), force_terminal=True, color_system="standard"

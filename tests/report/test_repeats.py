@@ -1,6 +1,6 @@
 from typing import Any
 
-from loadgen.metrics.summary import AcrossRepeats, Repeated
+from loadgen.metrics.summary import AcrossRepeats, Repeated, Stage, Throughput
 from loadgen.report.repeats import MAIN, repeat_rows
 
 
@@ -40,6 +40,16 @@ def test_what_has_no_interval_within_shows_none(build: Any) -> None:
         ("ttft mean", "50 ms", ""),
         ("error_rate", "1.5 % [0 %, 3.0 %]", ""),
     ]
+
+
+def test_goodput_has_an_interval_within_each_repeat(build: Any) -> None:
+    def stage(*ci: float) -> Stage:
+        return build.stage(throughput=Throughput(20.0, 1.0, 1.0, goodput=18.0, goodput_ci=ci))
+
+    rows = repeat_rows(
+        [repeated(throughput__goodput=AcrossRepeats(2, 18.0, (17.5, 18.5)))], [stage(17.0, 18.5), stage(17.4, 19.0)]
+    )
+    assert [row.within for row in rows] == ["[17.0/s, 19.0/s]"]
 
 
 def test_an_interval_across_a_few_repeats_may_reach_below_zero(build: Any) -> None:
