@@ -211,7 +211,7 @@ def test_a_goodput_above_the_first_rates_does_not_stop_the_search_there() -> Non
 
     def target(plan: StagePlan) -> Stage:
         measured = breaking_at(50.0)(plan)
-        good = min(plan.offered_rate or 1.0, 50.0)
+        good = min(plan.offered_rate or measured.throughput.requests, 50.0)
         return replace(measured, throughput=replace(measured.throughput, goodput=good, goodput_ci=(good, good)))
 
     low, high = searched(target, slo=slo).bracket
