@@ -5,10 +5,13 @@ server that this script starts with the same engine arguments and ends again. Se
 profile's, so both see the same requests at the same instants. Every run has a fresh engine, so none finds a prefix
 cache that another has filled. Which goes first alternates.
 
-The Markdown table shows medians over the pairs of each percentile, and of the differences within a pair (HTTP less
-engine) the median, with the smallest and the largest; `--pairs 1` has no spread to show. A percentile with fewer than
-ten samples beyond it in any run stands as n/a: p99 of TTFT needs 1,000 requests in the window. Below it: what shows
-whether the two are comparable and whether loadgen kept up.
+The Markdown table shows of each side the run whose percentile is the median over the pairs (of an even number the lower
+one), with the 95 % interval of that percentile within that run; and of the differences within a pair (HTTP less engine)
+the mean, its Student's 95 % interval across the pairs, and the smallest and the largest. The two intervals answer two
+questions: how well one run knows its own percentile, and what another pair would say. The latter takes three pairs or
+more; of two it would be 13 times as wide as its standard error. A percentile with fewer than ten samples beyond it in
+any run stands as n/a: p99 of TTFT needs 1,000 requests in the window. Below it: what shows whether the two are
+comparable and whether loadgen kept up.
 
 In process, the prompt's template and its tokens are made ahead of the due time; a server does that after the request
 has come. That is part of the difference, and so is the network, here the loopback. Where server, engine and loadgen
@@ -33,15 +36,18 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine_runs import Profile, Run, loadgen, parser_of, process_group, say
 
+from loadgen.metrics.repeats import across
 from loadgen.targets.postmortem import epitaph
 
 METRICS = ("ttft", "itl", "tpot", "response")
 PERCENTILES = ("p50", "p90", "p99")
 START_SECONDS = 600.0
+FEWEST_PAIRS = 3
+"""So many have an interval across them."""
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
@@ -131,30 +137,54 @@ def over_http(options: argparse.Namespace, folder: Path, nonce: int) -> Run:
 # --- showing ----------------------------------------------------------------------------------------------------------
 
 
+class Known(NamedTuple):
+    """A percentile of one run and its interval within that run, in milliseconds; no upper end where it is open."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        ends = ("?" if end is None else f"{end:.2f}" for end in (self.low, self.high))
+        return f"{self.value:.2f} [{', '.join(ends)}]"
+
+
 def table(engines: Sequence[Run], servers: Sequence[Run]) -> Iterator[str]:
     """The latencies side by side, in milliseconds."""
-    yield "| ms | engine | HTTP | difference | smallest to largest |"
-    yield "|---|---:|---:|---:|---:|"
+    yield "| ms | engine | HTTP | mean difference | its 95 % interval | smallest to largest |"
+    yield "|---|---:|---:|---:|---:|---:|"
     for metric in METRICS:
         for percentile in PERCENTILES:
-            sides = [_values(runs, metric, percentile) for runs in (engines, servers)]
-            if None in (*sides[0], *sides[1]):
-                yield f"| {metric} {percentile} | n/a | n/a | n/a | n/a |"
-                continue
-            differences = sorted(http - engine for engine, http in zip(*sides, strict=True))
-            shown = [*map(statistics.median, sides), statistics.median(differences)]
-            spread = f"{differences[0]:.2f} to {differences[-1]:.2f}" if len(differences) > 1 else "one pair"
-            yield f"| {metric} {percentile} | {' | '.join(f'{value:.2f}' for value in shown)} | {spread} |"
+            sides = [_known(runs, metric, percentile) for runs in (engines, servers)]
+            cells = ["n/a"] * 5 if None in sides else _cells(*sides)
+            yield f"| {metric} {percentile} | {' | '.join(cells)} |"
 
 
-def _values(runs: Sequence[Run], metric: str, percentile: str) -> list[Any]:
-    """A percentile of every run in milliseconds, None where too few samples lie beyond it."""
+def _cells(engine: Sequence[Known], http: Sequence[Known]) -> list[str]:
+    differences = [there.value - here.value for here, there in zip(engine, http, strict=True)]
+    overall = across(differences)
+    enough = len(differences) >= FEWEST_PAIRS and overall.ci is not None
+    interval = "{:.2f} to {:.2f}".format(*overall.ci) if enough else f"needs {FEWEST_PAIRS} pairs"
+    spread = f"{min(differences):.2f} to {max(differences):.2f}" if len(differences) > 1 else "one pair"
+    return [str(_median(engine)), str(_median(http)), f"{overall.mean:.2f}", interval, spread]
+
+
+def _median(runs: Sequence[Known]) -> Known:
+    """The run in the middle by its value; of an even number the lower one."""
+    return sorted(runs, key=lambda run: run.value)[(len(runs) - 1) // 2]
+
+
+def _known(runs: Sequence[Run], metric: str, percentile: str) -> list[Known] | None:
+    """A percentile of every run; None where too few samples lie beyond it in one of them."""
     latencies = [run.stage["latency_seconds"][metric] for run in runs]
     # Only what is insufficient needs to be told; what the summary does not tell is sufficient.
-    return [
-        1e3 * latency[percentile] if latency.get("sufficient", {}).get(percentile, True) else None
-        for latency in latencies
-    ]
+    if not all(latency.get("sufficient", {}).get(percentile, True) for latency in latencies):
+        return None
+    return [_in_ms(latency[percentile], *latency.get("ci", {}).get(percentile, (None, None))) for latency in latencies]
+
+
+def _in_ms(value: float, low: float | None, high: float | None) -> Known:
+    return Known(1e3 * value, *(None if end is None else 1e3 * end for end in (low, high)))
 
 
 def comparability(engines: Sequence[Run], servers: Sequence[Run]) -> Iterator[str]:

@@ -32,12 +32,15 @@ from loadgen.profile import Saturate
 
 Search = Generator[StagePlan, Stage, SearchResult]
 
-FIRST_IN_FLIGHT: Final = 4
+FIRST_IN_FLIGHT: Final = 8
 """The first rate keeps about so many requests in flight."""
 FILLING_SERVICE_TIMES: Final = 5
 QUICK_SERVICE_TIMES: Final = 15
 QUICK_ARRIVALS: Final = 500
 """At 1.3 times the saturation rate 23 % of the arrivals stay, 115 of 500 with a standard deviation of 22."""
+DOUBLING_ARRIVALS: Final = 100
+"""To double needs no more: at twice the saturation rate half of the arrivals stay, 50 of 100, where chance alone makes
+28, and a rate between the two is found by the next doubling."""
 QUICK_SIGMAS: Final = 2
 """In a stage so short a backlog must have grown by more than `2 sqrt(2 A)` of A arrivals, 63 of 500: without this, 7 %
 of the stages at three quarters of the saturation rate seemed to be overloaded."""
@@ -50,6 +53,7 @@ SUSTAINED: Final = 0.95
 WIDENING: Final = 1.25
 MOST_BISECTIONS: Final = 20
 MOST_DOWN: Final = 12
+OVERLOADING: Final = "overload"
 CONFIRM_UNSTABLE: Final = "confirm unstable"
 CONFIRM_STABLE: Final = "confirm stable"
 HIGHEST_RATE: Final = 1e7
@@ -61,8 +65,8 @@ def search(load: Saturate, slo: Slo | None, points: list[SearchPoint]) -> Search
     points: empty; every stage is added as it is sent, so that `conclude` can be called at any moment.
     slo: not looked at.
 
-    A few requests one after the other give the mean service time S. From 4/S, or `start_rate`, the rate is doubled,
-    in stages of 15 S or 500 arrivals, until the target is overloaded; if it is at once, the rate first goes down until
+    A few requests one after the other give the mean service time S. From 8/S, or `start_rate`, the rate is doubled,
+    in stages of 15 S or 100 arrivals, until the target is overloaded; if it is at once, the rate first goes down until
     it is not. What overloaded stages complete, offered at least 1.15 times that, estimates the saturation rate m; the
     one that ended the doubling may do, else up to three at 1.3 m are added, until the interval is within 5 %. Then
     stages of 35 S or 2,000 arrivals must find the target overloaded at 1.1 m and not at .95 m, at the second try at
@@ -138,7 +142,7 @@ def _measure(
         rough = estimate.rate if estimate is not None else rough_rate(points, stages)
         if rough is None:
             return None
-        if (yield from _quick(load, points, stages, OVERLOAD * rough, "overload")) != FAIL:
+        if (yield from _quick(load, points, stages, OVERLOAD * rough, OVERLOADING)) != FAIL:
             return None  # not overloaded by 1.3 times what it completes under overload: that costs it throughput
     return overload_completes(points, stages)
 
@@ -175,8 +179,9 @@ def _bisect(load: Saturate, points: list[SearchPoint], stages: list[Stage]) -> G
 def _quick(
     load: Saturate, points: list[SearchPoint], stages: list[Stage], rate: float, purpose: str
 ) -> Generator[StagePlan, Stage, str]:
-    """A stage of 15 service times (300 arrivals at least); its outcome."""
-    seconds = max(QUICK_SERVICE_TIMES * service_seconds(points, stages), QUICK_ARRIVALS / rate)
+    """A stage of 15 service times; its outcome. An estimate needs 500 arrivals at least, doubling 100."""
+    arrivals = QUICK_ARRIVALS if purpose == OVERLOADING else DOUBLING_ARRIVALS
+    seconds = max(QUICK_SERVICE_TIMES * service_seconds(points, stages), arrivals / rate)
     return (yield from _tried(load, points, stages, rate, purpose, seconds, QUICK_SIGMAS))
 
 

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from loadgen.load import concurrency_search, rate_search, slo_search
 from loadgen.load.probing import MEASURED_WHOLLY
+from loadgen.load.spoilt import unspoilt, with_spoilt
 from loadgen.load.stages import StagePlan
 from loadgen.metrics.slo import Slo
 from loadgen.metrics.summary import SearchPoint, SearchResult, Stage
@@ -34,7 +35,8 @@ def next_stage(load: Saturate, slo: Slo | None, measured: Sequence[Stage]) -> St
     """
     if measured and measured[-1].ended_by == "abort_when":
         return None
-    asked = replay(_search(load, slo, []), whole(measured))
+    stages = whole(measured)
+    asked = replay(_search(load, slo, []), [stages[place] for place in unspoilt(stages)])
     return asked if isinstance(asked, StagePlan) else None
 
 
@@ -44,8 +46,16 @@ def result(load: Saturate, slo: Slo | None, measured: Sequence[Stage], cut: str 
     cut: what ended the run before the search was over, as `SearchResult.ended_by` names it: the answer is then the
         best bracket so far. None: nothing did, but where the search is not over, something failed.
     """
+    everything = whole(measured)
+    places = unspoilt(everything)
+    found = _result(load, slo, [everything[place] for place in places], measured, cut)
+    return with_spoilt(found, places, everything)
+
+
+def _result(
+    load: Saturate, slo: Slo | None, stages: Sequence[Stage], measured: Sequence[Stage], cut: str | None
+) -> SearchResult:
     points: list[SearchPoint] = []
-    stages = whole(measured)
     found = replay(_search(load, slo, points), stages)
     if isinstance(found, SearchResult):
         return found

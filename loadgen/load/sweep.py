@@ -15,12 +15,13 @@ from loadgen.load.probing import arrivals_seconds, mean_service_seconds
 from loadgen.load.rate_search import ceiling, conclude
 from loadgen.load.saturate import cut_reason, replay, whole
 from loadgen.load.slo_search import SearchOver
+from loadgen.load.spoilt import unspoilt, with_spoilt
 from loadgen.load.stages import StagePlan
-from loadgen.metrics.summary import SearchPoint, SearchResult, Stage
+from loadgen.metrics.summary import SWEEP_POINT, SearchPoint, SearchResult, Stage
 from loadgen.profile import Constant, Gamma, Poisson, Saturate, Sweep
 from loadgen.units import Rate
 
-POINT: Final = "sweep"
+POINT: Final = SWEEP_POINT
 """The purpose of the stages that are the sweep itself."""
 DIGITS: Final = 6
 
@@ -31,7 +32,8 @@ def next_stage(load: Sweep, measured: Sequence[Stage]) -> StagePlan | None:
     A stage of a rate counts as measured however it ended; a stage of the search before it that was cut short is asked
     for again, unless it was `abort_when` that ended it, which would end it again.
     """
-    asked = replay(_sweep(load, [], []), _counted(measured))
+    counted = _counted(measured)
+    asked = replay(_sweep(load, [], []), [counted[place] for place in _sent(counted)])
     if measured and measured[-1].ended_by == "abort_when" and measured[-1].purpose != POINT:
         return None
     return asked if isinstance(asked, StagePlan) else None
@@ -46,11 +48,13 @@ def result(load: Sweep, measured: Sequence[Stage], cut: str | None) -> SearchRes
         return None
     points: list[SearchPoint] = []
     stages: list[Stage] = []
-    found = replay(_sweep(load, points, stages), _counted(measured))
-    if isinstance(found, SearchResult):
-        return found
-    ended_by = cut or "failure"
-    return _concluded(load, points, stages, ended_by, cut_reason(measured, ended_by))
+    counted = _counted(measured)
+    places = _sent(counted)
+    found = replay(_sweep(load, points, stages), [counted[place] for place in places])
+    if not isinstance(found, SearchResult):
+        ended_by = cut or "failure"
+        found = _concluded(load, points, stages, ended_by, cut_reason(measured, ended_by))
+    return with_spoilt(found, places, counted)
 
 
 def rates_between(low: float, high: float, points: int, spacing: str) -> tuple[float, ...]:
@@ -141,6 +145,12 @@ def _counted(measured: Sequence[Stage]) -> list[Stage]:
     """The stages that count, in order: of the search those that were measured wholly, of the sweep all."""
     searched = whole([stage for stage in measured if stage.purpose != POINT])
     return [*searched, *(stage for stage in measured if stage.purpose == POINT)]
+
+
+def _sent(counted: Sequence[Stage]) -> list[int]:
+    """The places of the stages that count: those of the sweep itself stand as they are, whoever spoilt them."""
+    searched = [stage for stage in counted if stage.purpose != POINT]
+    return [*unspoilt(searched), *range(len(searched), len(counted))]
 
 
 def _rounded(rate: float) -> float:

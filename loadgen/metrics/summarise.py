@@ -53,7 +53,7 @@ def _slo_verdict(run: RunJournal, stages: Sequence[Stage]) -> SloVerdict | None:
     promised = False
     for meta, stage in zip(run.metas, stages, strict=True):
         slo = run.slo(meta)
-        if slo is not None and stage.purpose is None:
+        if slo is not None and not stage.asked_by_search:
             promised = True
             checks += check(slo, [stage]).checks
     return verdict_of(checks) if promised else None

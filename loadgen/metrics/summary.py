@@ -174,6 +174,10 @@ class Series(msgspec.Struct, frozen=True):
     response_p99: list[float | None]
 
 
+SWEEP_POINT: Final = "sweep"
+"""The purpose of a stage that a search was made for, and that is none of its questions."""
+
+
 class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     """One stage: a stretch of the run under one condition."""
 
@@ -222,6 +226,11 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     series: Series | None = None
     curves: dict[str, list[tuple[float, float]]] = {}
     """For each latency the points (fraction, seconds) of its percentile curve."""
+
+    @property
+    def asked_by_search(self) -> bool:
+        """Whether it answers a question of a search, which judges it; otherwise it is held against the SLO."""
+        return self.purpose not in (None, SWEEP_POINT)
 
 
 class TargetStart(msgspec.Struct, frozen=True):

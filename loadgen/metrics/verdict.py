@@ -63,7 +63,7 @@ def judge(
         reasons.append(_sentence(f"the run failed: {end.failure}"))
     for finding in findings:
         label = f"Stage {finding.stage.name}: " if len(findings) > 1 else ""
-        if finding.stage.purpose is None:
+        if not finding.stage.asked_by_search:
             reasons += [_sentence(label + text) for text in finding.stage.generator_faults]
             warnings += [_sentence(label + text) for text in _warnings(finding)]
     if end is None:

@@ -1,0 +1,48 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.load.probing import at_rate
+from loadgen.load.spoilt import TRIES, unspoilt, with_spoilt
+from loadgen.metrics.summary import SearchPoint, SearchResult
+from loadgen.profile import Saturate
+from tests.load.handmade import stage
+
+PLAN = at_rate(Saturate(), 10.0, 5.0, "doubling")
+GOOD, BAD = stage(PLAN), stage(PLAN, faults=("requests were sent late",))
+
+
+@pytest.mark.parametrize(
+    ("stages", "sent"),
+    [
+        ([GOOD, GOOD], [0, 1]),
+        ([GOOD, BAD, GOOD], [0, 2]),
+        ([BAD, BAD, GOOD], [2]),
+        ([GOOD, BAD, BAD, BAD], [0, 3]),
+        ([BAD, GOOD, BAD, GOOD, BAD, GOOD], [1, 3, 5]),
+        ([], []),
+    ],
+)
+def test_a_spoilt_stage_is_asked_for_again_and_the_third_in_a_row_is_believed(stages, sent) -> None:
+    assert unspoilt(stages) == sent
+
+
+@given(st.lists(st.booleans(), max_size=20))
+def test_what_is_sent_does_not_change_as_stages_are_added(spoilt: list[bool]) -> None:
+    stages = [BAD if one else GOOD for one in spoilt]
+    sent = unspoilt(stages)
+    for count in range(len(stages)):
+        assert unspoilt(stages[:count]) == [place for place in sent if place < count]
+    assert len(stages) - len(sent) <= (TRIES - 1) * (len(sent) + 1)
+
+
+def test_the_result_names_all_stages_by_their_places_in_the_run() -> None:
+    stages = [GOOD, BAD, GOOD, BAD, BAD, GOOD]
+    places = unspoilt(stages)
+    points = [SearchPoint(stage=i, purpose="doubling", outcome="pass", reason="fine", offered=10.0) for i in range(3)]
+    found = SearchResult("saturate", "rate", "found", "it was", points, evidence=(1, 2))
+    whole = with_spoilt(found, places, stages)
+    assert [point.stage for point in whole.points] == [0, 1, 2, 3, 4, 5]
+    assert [point.outcome for point in whole.points] == ["pass", "undecided", "pass", "undecided", "undecided", "pass"]
+    assert whole.points[1].reason.startswith("asked for again: the generator was the bottleneck")
+    assert whole.evidence == (2, 5)
