@@ -9,6 +9,7 @@ import os
 import re
 import string
 import tomllib
+from copy import deepcopy
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +22,7 @@ from loadgen.decoding import DecodingError, decode, encode, join, looks_secret, 
 from loadgen.errors import LoadgenError, ProfileError
 from loadgen.profile import EngineTarget, HttpTarget, Load, Profile, SimTarget
 from loadgen.profile_path import assign, steps_of
-from loadgen.variants import variants
+from loadgen.variants import holds_secret, variants
 from loadgen.workload.dataset import read_rows
 
 _CREDENTIALS: Final = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
@@ -104,7 +105,11 @@ def write_profile(profile: Profile, path: Path) -> None:
 
 
 def check_environment(profile: Profile) -> list[str]:
-    """What the profile needs of this process' environment and does not find, one line each."""
+    """What the profile, or a point of its grid, needs of this process' environment and does not find, one line each."""
+    return list(dict.fromkeys(fault for point in variants(profile) for fault in _lacking(point.profile)))
+
+
+def _lacking(profile: Profile) -> list[str]:
     faults = []
     variable = profile.target.api_key_env if isinstance(profile.target, HttpTarget) else None
     if variable is not None and not os.environ.get(variable):
@@ -191,11 +196,29 @@ def _parsed(source: str, content: bytes) -> dict[str, Any]:
 
 
 def _place_dataset(data: dict[str, Any], folder: Path) -> None:
-    """Make the path of the dataset absolute. What a profile's file says lies beside that file; what the command line
-    says, in the current folder."""
+    """Make the path of the dataset, and those that are swept, absolute. What a profile's file says lies beside that
+    file; what the command line says, in the current folder."""
     match data:
         case {"workload": {"dataset": {"path": str(path)} as table}} if path:
-            table["path"] = str((folder / Path(path).expanduser()).absolute())
+            table["path"] = _placed(path, folder)
+    for axis in _axes(data):
+        if axis.get("key") == "workload.dataset.path":
+            axis["values"] = [_placed(value, folder) if isinstance(value, str) else value for value in _values(axis)]
+
+
+def _placed(path: str, folder: Path) -> str:
+    return str((folder / Path(path).expanduser()).absolute())
+
+
+def _axes(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tables of `[[sweep]]`, whatever stands in them."""
+    axes = data.get("sweep")
+    return [axis for axis in axes if isinstance(axis, dict)] if isinstance(axes, list) else []
+
+
+def _values(axis: dict[str, Any]) -> list[Any]:
+    values = axis.get("values")
+    return values if isinstance(values, list) else []
 
 
 def _with_remedy(fault: str) -> str:
@@ -287,8 +310,34 @@ def _kind(target: type[msgspec.Struct]) -> str:
 
 def _hide_secrets(data: dict[str, Any]) -> list[str]:
     """A line for each secret in the data, which is then taken out of it, so that no later fault shows it."""
+    return _hide_in_target(data.get("target")) + _hide_in_sweep(data)
+
+
+def _hide_in_sweep(data: dict[str, Any]) -> list[str]:
+    """A line for each value of a swept key that is a secret or holds one; the axes that have any are taken out."""
+    faults: list[str] = []
+    sound = []
+    for position, axis in enumerate(_axes(data)):
+        key = axis.get("key")
+        steps = steps_of(key) if isinstance(key, str) else None
+        found: list[str] = []
+        if steps is not None and holds_secret(steps):
+            found.append(f"sweep[{position}].key = {show(key)}: a secret must not stand in a profile; {_BY_NAME}")
+        elif steps is not None and steps[0] == "target":
+            for number, value in enumerate(_values(axis)):
+                point: dict[str, Any] = {}
+                assign(point, steps, deepcopy(value))
+                here = f"sweep[{position}].values[{number}]"
+                found += [f"{here}: {fault}" for fault in _hide_in_target(point["target"])]
+        faults += found
+        sound += [] if found else [axis]
+    if faults:
+        data["sweep"] = sound
+    return faults
+
+
+def _hide_in_target(target: Any) -> list[str]:
     faults = []
-    target = data.get("target")
     if not isinstance(target, dict):
         return []
     url, headers, variable = target.get("url"), target.get("headers"), target.get("api_key_env")

@@ -5,12 +5,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.decoding import DecodingError, decode
-from loadgen.load.program import is_search, program_of, search_result
+from loadgen.load.program import program_of, search_result
 from loadgen.metrics.journal import COMPLETE
 from loadgen.metrics.run_journal import read_overview
 from loadgen.metrics.summarise import summarise
 from loadgen.metrics.summary import SearchResult, Summary, Verdict
-from loadgen.profile import Profile
+from loadgen.profile import Profile, is_search
 
 
 def summary_of(directory: Path) -> Summary:

@@ -26,6 +26,7 @@ from loadgen.targets.kinds import Checked, checked_target
 from loadgen.workers.launch import Launcher, LocalLauncher
 from loadgen.workers.placement import count_gpus, placements
 from loadgen.workers.sizing import ensure_descriptors
+from loadgen.variants import variants
 from loadgen.workload.sources import workload_nonce
 
 
@@ -55,7 +56,7 @@ async def run(
         faults = check_environment(profile) + _slot_faults(profile)
         if faults:
             raise ProfileError(profile.name, faults)
-        ensure_descriptors(profile.workers.max_inflight)
+        ensure_descriptors(max(point.profile.workers.max_inflight for point in variants(profile)))
         directory = run_dir(profile) if directory is None else directory
         clock = MonotonicClock()
         nonce = workload_nonce(profile.workload)
@@ -119,10 +120,13 @@ async def measure(
 
 
 def _slot_faults(profile: Profile) -> list[str]:
-    most = max((plan.concurrency or 0 for plan in planned(profile) or ()), default=0)
-    if most <= profile.workers.max_inflight:
-        return []
-    return [f"workers.max_inflight = {profile.workers.max_inflight}: must be at least load.concurrency = {most}"]
+    faults = []
+    for point in variants(profile):
+        has = point.profile.workers.max_inflight
+        needed = max((plan.concurrency or 0 for plan in planned(point.profile) or ()), default=0)
+        if needed > has:
+            faults.append(f"workers.max_inflight = {has}: must be at least load.concurrency = {needed}")
+    return list(dict.fromkeys(faults))
 
 
 def _with_nonce(profile: Profile, nonce: int) -> Profile:

@@ -1,5 +1,6 @@
 """A profile with `[[sweep]]` tables as the profiles that it stands for: one for each point of its grid."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import product
 from typing import Any, Final
@@ -7,11 +8,12 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.decoding import DecodingError, decode, encode, looks_secret
-from loadgen.profile import Profile, Saturate, Sweep
+from loadgen.decoding import DecodingError, decode, encode, looks_secret, show
+from loadgen.profile import Profile, is_search
 from loadgen.profile_path import assign, steps_of
 
 _NOT_SWEPT: Final = ("name", "output", "sweep")
+_SEARCH: Final = "a search decides its stages itself, and takes no grid; allowed: loads with given rates"
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -39,14 +41,22 @@ def variants(profile: Profile) -> tuple[Variant, ...]:
     for values in product(*(axis.values for axis in profile.sweep)):
         settings = dict(zip(keys, values, strict=True))
         try:
-            found.append(Variant(settings, with_settings(plain, settings)))
+            variant = Variant(settings, with_settings(plain, settings))
+            if is_search(variant.profile.load):
+                raise DecodingError([f"load: {_SEARCH}"])
+            found.append(variant)
         except DecodingError as error:
-            words = ", ".join(f"{key} = {value!r}" for key, value in settings.items())
+            words = ", ".join(f"{key} = {show(value, key)}" for key, value in settings.items())
             for fault in error.faults:  # one that does not depend on the other keys is told once
                 first.setdefault(fault, f"sweep: with {words}: {fault}")
     if first:
         raise DecodingError(list(first.values()))
     return tuple(found)
+
+
+def holds_secret(steps: Sequence[str | int]) -> bool:
+    """Whether the key at this path usually holds a secret; one that names the variable of a secret does not."""
+    return any(looks_secret(str(step)) for step in steps) and steps != ["target", "api_key_env"]
 
 
 def with_settings(plain: dict[str, Any], settings: dict[str, Any]) -> Profile:
@@ -65,10 +75,7 @@ def with_settings(plain: dict[str, Any], settings: dict[str, Any]) -> Profile:
 
 
 def _faults(profile: Profile) -> list[str]:
-    faults: list[str] = []
-    load = profile.load
-    if isinstance(load, Saturate) or (isinstance(load, Sweep) and load.points is not None):
-        faults.append("sweep: a search decides its stages itself, and takes no grid; allowed: loads with given rates")
+    faults = [f"sweep: {_SEARCH}"] if is_search(profile.load) else []
     seen: set[str] = set()
     for position, axis in enumerate(profile.sweep):
         here = f"sweep[{position}].key"
@@ -77,7 +84,7 @@ def _faults(profile: Profile) -> list[str]:
             faults.append(
                 f"{here} = {axis.key!r}: allowed: the path of a key of target, workload, load, workers or slo"
             )
-        elif any(looks_secret(str(step)) for step in steps):
+        elif holds_secret(steps):
             faults.append(f"{here} = {axis.key!r}: a secret must not stand in a profile")
         elif axis.key in seen:
             faults.append(f"{here} = {axis.key!r}: stands there twice")

@@ -1,24 +1,30 @@
-"""The documentation names what the code has: profile keys, summary fields, failure kinds; its profiles decode."""
+"""The documentation names what the code has: profile keys, summary fields, failure kinds; its profiles decode, its
+commands are those that there are."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, get_args
 
 import msgspec
 import pytest
+import typer.main
 
+from loadgen.cli import app
 from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, LOST, TIMEOUT, UNFINISHED
 from loadgen.metrics.records import Record
 from loadgen.metrics.summary import Summary
 from loadgen.profile import Profile
-from loadgen.profile_file import load_profile
+from loadgen.profile_file import Overrides, load_profile
 from loadgen.targets import chunks
 
 ROOT: Final = Path(__file__).parent.parent
 FORMATS: Final = ROOT / "docs" / "formats.md"
 METRICS: Final = ROOT / "docs" / "metrics.md"
 _TOML_BLOCK: Final = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND: Final = re.compile(r"(?:bin/|`)loadgen ((?:run|check|simulate|report|profiles|sim)\b[^`\n#&]*)")
+_PLACEHOLDER: Final = re.compile(r"[A-Z]+")
 _KIND: Final = re.compile(r'TransportError\(\s*"(\w+)"|\.failure, exchange\.message = "(\w+)"')
 
 
@@ -78,6 +84,25 @@ def toml_profiles() -> list[Any]:
     ]
 
 
+def commands() -> list[Any]:
+    """The commands of loadgen that the documentation spells out, each once, without `loadgen` itself."""
+    found = {
+        " ".join(command.split()): page.name
+        for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+        for command in _COMMAND.findall(page.read_text(encoding="utf-8"))
+    }
+    return [pytest.param(command, id=f"{page}: {command}") for command, page in found.items()]
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """The arguments and options of a command, which is not run; none of a verb that is only named."""
+    command: Any = typer.main.get_command(app)
+    left = list(words)
+    while hasattr(command, "commands"):
+        command = command.commands[left.pop(0)]
+    return command.make_context(command.name, left).params if left else {}
+
+
 def test_every_key_of_a_profile_is_named() -> None:
     names = names_of(Profile)
     assert {"rate", "url", "num_kv_blocks", "steps", "lognormal", "p99.9"} - names == {"p99.9"}  # the walk goes deep
@@ -109,3 +134,18 @@ def test_profiles_in_the_documentation_decode(block: str, tmp_path: Path) -> Non
     path = tmp_path / "profile.toml"
     path.write_text(block, encoding="utf-8")
     load_profile(str(path))
+
+
+def test_there_are_commands_in_the_documentation() -> None:
+    told = {str(param.values[0]).split()[0] for param in commands()}
+    assert {"run", "check", "simulate", "report", "profiles", "sim"} <= told
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_in_the_documentation_are_those_that_there_are(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    given = parsed(shlex.split(command))
+    profile = given.get("profile")
+    if profile is not None and not _PLACEHOLDER.fullmatch(profile) and profile != "profile.toml":
+        short = {key: given.get(key) for key in ("target", "model", "rate", "duration")}
+        load_profile(profile, Overrides(sets=tuple(given["sets"] or ()), **short))

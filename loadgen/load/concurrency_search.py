@@ -146,7 +146,7 @@ def _add(load: Saturate, points: list[SearchPoint], stages: list[Stage], stage: 
     Raises:
         SearchOver: the stage told of the generator, and not of the target.
     """
-    fault = generator_fault(stage)
+    fault = generator_fault(stage, latencies=False)
     if fault is not None:
         points.append(_point(stage, len(points), "undecided", fault))
         raise SearchOver("generator", f"{fault}; the target's limit was not reached")

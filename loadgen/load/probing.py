@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from loadgen.load.stages import StagePlan
 from loadgen.metrics.summary import Stage
+from loadgen.metrics.verdict import LATENESS_SHARE
 from loadgen.profile import Concurrency, Constant, Gamma, Poisson, Saturate
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 
@@ -90,13 +91,18 @@ def silence(stage: Stage) -> str | None:
     return None
 
 
-def generator_fault(stage: Stage) -> str | None:
+def generator_fault(stage: Stage, *, latencies: bool = True) -> str | None:
     """Why the generator and not the target was the limit of this stage, in a sentence; None where it was not.
 
     Where the target's backlog grows it is overloaded, whatever the generator did besides, unless it is the generator's
     own backlog: requests that it did not send although their slots were free.
+
+    latencies: whether the search looks at them. Whether a backlog grows does not depend on some milliseconds of
+        lateness, but on 5 % of the mean service time.
     """
     if not stage.generator_faults or (stage.stationary.growing and not _mostly_unsent(stage)):
+        return None
+    if not latencies and not _hindered(stage):
         return None
     return f"the generator was the bottleneck at {offered(stage)}: {'; '.join(stage.generator_faults)}"
 
@@ -111,6 +117,14 @@ def offered(stage: Stage) -> str:
 def arrivals_seconds(stage: Stage) -> float:
     """How long the arrivals of a stage lasted: what came before its window, and the window."""
     return stage.window.start + stage.window.seconds
+
+
+def _hindered(stage: Stage) -> bool:
+    """Whether requests were lost, or sent so late that the target's load was another one than was asked for."""
+    lateness, service = stage.latency_seconds.lateness, stage.latency_seconds.service
+    if stage.window.books.lost or lateness is None or service is None:
+        return True
+    return lateness.p99 > LATENESS_SHARE * service.mean
 
 
 def _mostly_unsent(stage: Stage) -> bool:

@@ -6,16 +6,20 @@ run that was killed is resumed, and a report made again, by asking it again.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen.load import saturate, sweep
 from loadgen.load.stages import StagePlan, plan_stages
 from loadgen.metrics.slo import Slo
 from loadgen.metrics.summary import SearchResult, Stage
-from loadgen.profile import Load, Profile, Saturate, Steps, Sweep
+from loadgen.profile import Load, Profile, Saturate, Steps, Sweep, is_search
 from loadgen.variants import variants
+
+_LONGEST_VALUE: Final = 40
+"""So much of a swept value stands in the name of a stage."""
 
 Program = Callable[[Sequence[Stage]], tuple[StagePlan, ...]]
 """From the stages measured so far, in order, the next ones, which are run without a pause; none: the run is over.
@@ -44,19 +48,15 @@ def planned(profile: Profile) -> tuple[StagePlan, ...] | None:
     if is_search(profile.load):
         return None
     points = variants(profile)
+    words = [_words(profile, point.settings) for point in points]
     times = [_repeats(point.profile.load) for point in points]
     plans: list[StagePlan] = []
     for repeat in range(1, max(times) + 1):
-        for point, most in zip(points, times, strict=True):
+        for point, place, most in zip(points, words, times, strict=True):
             if repeat <= most:
                 of_load = plan_stages(_given(point.profile.load))
-                plans += [_placed(plan, point.settings, repeat if most > 1 else None) for plan in of_load]
+                plans += [_placed(plan, point.settings, place, repeat if most > 1 else None) for plan in of_load]
     return tuple(plans)
-
-
-def is_search(load: Load) -> bool:
-    """Whether the stages of a load are decided as it goes."""
-    return isinstance(load, Saturate) or (isinstance(load, Sweep) and load.points is not None)
 
 
 def search_result(load: Load, slo: Slo | None, measured: Sequence[Stage], cut: str | None) -> SearchResult | None:
@@ -94,9 +94,23 @@ def _given(load: Load) -> Any:
     return load
 
 
-def _placed(plan: StagePlan, settings: dict[str, Any], repeat: int | None) -> StagePlan:
+def _words(profile: Profile, settings: dict[str, Any]) -> str:
+    """A point of a grid on one line."""
+    values = {axis.key: axis.values for axis in profile.sweep}
+    return ", ".join(f"{key} = {_value_words(value, values[key])}" for key, value in settings.items())
+
+
+def _value_words(value: Any, values: tuple[Any, ...]) -> str:
+    """A value of an axis; of a long one the beginning, and which of the values it is."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    line = " ".join(text.split())
+    if len(line) <= _LONGEST_VALUE and line == text:
+        return line
+    return f"{line[:_LONGEST_VALUE]}… (value {values.index(value) + 1})"
+
+
+def _placed(plan: StagePlan, settings: dict[str, Any], words: str, repeat: int | None) -> StagePlan:
     """A stage at a point of a grid, as one of several repeats, and named so that no other has its name."""
-    words = ", ".join(f"{key} = {value}" for key, value in settings.items())
     name = plan.name if not words else f"{words}: {plan.name}"
     return replace(
         plan,

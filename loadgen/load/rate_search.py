@@ -218,7 +218,7 @@ def _tried(
     warmup = FILLING_SERVICE_TIMES * service
     stage = yield at_rate(load, rate, warmup + seconds, purpose, warmup_seconds=warmup)
     stages.append(stage)
-    fault = generator_fault(stage)
+    fault = generator_fault(stage, latencies=False)
     if fault is not None:
         points.append(_point(points, stage, UNDECIDED, fault))
         raise SearchOver("generator", f"{fault}; the target's limit was not reached")

@@ -36,7 +36,7 @@ def next_stage(load: Saturate, slo: Slo | None, measured: Sequence[Stage]) -> St
     if measured and measured[-1].ended_by == "abort_when":
         return None
     stages = whole(measured)
-    asked = replay(_search(load, slo, []), [stages[place] for place in unspoilt(stages)])
+    asked = replay(_search(load, slo, []), [stages[place] for place in unspoilt(stages, latencies=slo is not None)])
     return asked if isinstance(asked, StagePlan) else None
 
 
@@ -47,7 +47,7 @@ def result(load: Saturate, slo: Slo | None, measured: Sequence[Stage], cut: str 
         best bracket so far. None: nothing did, but where the search is not over, something failed.
     """
     everything = whole(measured)
-    places = unspoilt(everything)
+    places = unspoilt(everything, latencies=slo is not None)
     found = _result(load, slo, [everything[place] for place in places], measured, cut)
     return with_spoilt(found, places, everything)
 

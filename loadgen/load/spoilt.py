@@ -12,12 +12,15 @@ TRIES: Final = 3
 """What spoils so many stages in a row is no bad moment: the generator is the bottleneck, and the search is told."""
 
 
-def unspoilt(stages: Sequence[Stage]) -> list[int]:
-    """The places of the stages that a search is sent: all that the generator did not spoil, and the third in a row."""
+def unspoilt(stages: Sequence[Stage], *, latencies: bool) -> list[int]:
+    """The places of the stages that a search is sent: all that the generator did not spoil, and the third in a row.
+
+    latencies: whether the search looks at them, as in `probing.generator_fault`.
+    """
     places: list[int] = []
     spoilt = 0
     for place, stage in enumerate(stages):
-        spoilt = spoilt + 1 if generator_fault(stage) is not None else 0
+        spoilt = spoilt + 1 if generator_fault(stage, latencies=latencies) is not None else 0
         if spoilt in (0, TRIES):
             places.append(place)
             spoilt = 0

@@ -150,7 +150,7 @@ def _counted(measured: Sequence[Stage]) -> list[Stage]:
 def _sent(counted: Sequence[Stage]) -> list[int]:
     """The places of the stages that count: those of the sweep itself stand as they are, whoever spoilt them."""
     searched = [stage for stage in counted if stage.purpose != POINT]
-    return [*unspoilt(searched), *range(len(searched), len(counted))]
+    return [*unspoilt(searched, latencies=False), *range(len(searched), len(counted))]
 
 
 def _rounded(rate: float) -> float:

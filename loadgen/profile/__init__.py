@@ -20,6 +20,7 @@ from loadgen.profile.load import (
     Steps,
     StopWhen,
     Sweep,
+    is_search,
 )
 from loadgen.profile.sweep import SweepAxis
 from loadgen.profile.table import Positive, Table
@@ -80,6 +81,7 @@ __all__ = [
     "Uniform",
     "Workers",
     "Workload",
+    "is_search",
 ]
 
 
@@ -132,6 +134,14 @@ class Profile(Table, frozen=True, kw_only=True):
             unfit = "generate" if kind == "embed" else "pooling"
             if target.engine_args.get("runner") == unfit:
                 raise ValueError(f'workload.kind = "{kind}": an engine of engine_args.runner = "{unfit}" has none')
+        if self.slo is None and any(rule is not None and rule.slo_missed for rule in _stops(self.load)):
+            raise ValueError("load.stop_when.slo_missed = true: needs [slo]")
+
+
+def _stops(load: Load) -> list[StopWhen | None]:
+    """What ends the ramps of a load early."""
+    loads = load.steps if isinstance(load, Steps) else (load,)
+    return [one.stop_when for one in loads if isinstance(one, Ramp)]
 
 
 def _one_of(kinds: tuple[str, ...], kind: str, what: str) -> None:

@@ -107,6 +107,10 @@ class Steps(Table, frozen=True, kw_only=True, tag_field="kind", tag="steps"):
 
     steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)]
 
+    def __post_init__(self) -> None:
+        if any(step.repeat != 1 for step in self.steps):
+            raise ValueError("a step takes no repeat: steps follow each other without a pause")
+
 
 class Concurrency(_Load, frozen=True, kw_only=True, tag_field="kind", tag="concurrency"):
     """Closed loop: `concurrency` requests in flight at all times, each started the moment a slot is free."""
@@ -168,10 +172,17 @@ class Saturate(Table, frozen=True, kw_only=True, tag_field="kind", tag="saturate
     def __post_init__(self) -> None:
         if self.start_rate is not None:
             _positive_rates(start_rate=self.start_rate)
+        if self.objective == "concurrency" and (self.start_rate is not None or self.arrivals != "poisson"):
+            raise ValueError('objective = "concurrency" takes no start_rate and no arrivals: a closed loop has none')
         positive(max_stage=self.max_stage, max_time=self.max_time)
 
 
 Load = Constant | Poisson | Gamma | Ramp | Steps | Concurrency | Offline | Sweep | Saturate
+
+
+def is_search(load: Load) -> bool:
+    """Whether the stages of a load are decided as it goes."""
+    return isinstance(load, Saturate) or (isinstance(load, Sweep) and load.points is not None)
 
 
 def _positive_rates(**rates: float) -> None:
