@@ -125,11 +125,12 @@ def check(
 ) -> None:
     """Validate a profile; print it as resolved and what would run."""
     from loadgen.expectation import expected
-    from loadgen.profile_file import check_environment, profile_toml
+    from loadgen.profile_file import profile_toml
     from loadgen.report.expectation import render_expectation
+    from loadgen.runner import faults_here
 
     loaded = _load(profile, _overrides(sets, target, model, rate, duration))
-    faults = check_environment(loaded)
+    faults = faults_here(loaded)
     if faults:
         _fail(LoadgenError("\n".join(f"{profile}: {fault}" for fault in faults)))
     typer.echo(profile_toml(loaded))

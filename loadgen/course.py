@@ -15,17 +15,19 @@ import loadgen
 from loadgen.clock import Clock
 from loadgen.decoding import encode
 from loadgen.errors import ProfileError, innermost
+from loadgen.hold import Hold
 from loadgen.load.halt import Halt
 from loadgen.load.producer import Producer
 from loadgen.load.program import planned, program_of
 from loadgen.load.stages import StagePlan
 from loadgen.metrics.journal import RunEnd, RunHeader, RunResumed
 from loadgen.metrics.recorder import Recorder
+from loadgen.metrics.run_journal import read_overview
 from loadgen.metrics.stage_summary import StagesSoFar
 from loadgen.metrics.summary import Live
 from loadgen.profile import EngineTarget, Profile, Saturate
 from loadgen.profile_file import write_profile
-from loadgen.resume import keep_what_is_complete
+from loadgen.resume import keep, what_is_complete
 from loadgen.stage_runner import LEAD_NS, StageContext, StageRunner
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.kinds import Checked, patience_with
@@ -78,7 +80,9 @@ class Course:
         self._plans = planned(profile)
         self._so_far = StagesSoFar(directory)
         self._recorder: Recorder | None = None
+        self._hold: Hold | None = None
         self._watching = anyio.CancelScope()
+        self._opening: anyio.CancelScope | None = None
         self._warnings: list[str] = []
         self._exhausted_ns = 0
         self._began_ns = clock.now_ns()
@@ -87,17 +91,22 @@ class Course:
     async def run(self, watch: Watch | None = None) -> None:
         """Run all stages that are left, with the journal in the directory.
 
-        Raises what opening a target raises, and RunFailure.
+        Raises what opening a target raises, RunFailure, and ProfileError: the directory is taken, or holds no run that
+        can be gone on with. Until the first target is open, nothing there is changed.
         """
-        if self._resume:
-            self._so_far.ended = keep_what_is_complete(self._profile, self._directory)
         failure: str | None = None
         try:
+            if self._resume and self._nothing_is_left():
+                return
             group = self._next()
             async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._give_up_opening)
                 while group:
-                    group = await self._leg(group, tasks, watch)
-                self._watching.cancel()
+                    with anyio.CancelScope() as opening:
+                        self._opening = opening
+                        group = await self._leg(group, tasks, watch)
+                    group = () if opening.cancelled_caught else group
+                tasks.cancel_scope.cancel()
         except BaseException as error:
             failure = str(innermost(error)) or type(innermost(error)).__name__
             raise
@@ -115,7 +124,7 @@ class Course:
             recorder = self._recording(checked, tasks, watch)
             pool = self._pool(profile, processes, checked, launcher, recorder)
             async with pool.running():
-                self._halt.begun = True
+                self._halt.begun, self._opening = True, None
                 producer = Producer(pool, recorder, self._clock, lookahead_ns=profile.workers.lookahead)
                 stages = len(self._plans or ())
                 context = StageContext(producer, pool, recorder, self._clock, self._so_far, stages, self._deadline_ns())
@@ -126,6 +135,25 @@ class Course:
                 if not group:
                     self._watching.cancel()  # nothing is measured any more, but an engine may take its time to end
         return group
+
+    async def _give_up_opening(self) -> None:
+        """Between two targets of a grid there is nothing to drain: what is being opened is given up."""
+        await self._halt.asked()
+        if self._halt.begun and self._opening is not None:
+            self._opening.cancel()
+
+    def _nothing_is_left(self) -> bool:
+        """Find what of a run that is gone on with is whole. Where all of it is, see that its end is, too."""
+        self._hold = Hold(self._directory)
+        kept = what_is_complete(self._profile, self._directory)
+        self._so_far.ended = kept.stages
+        if not kept.ended and not self._next():
+            self._recorder = self._go_on(read_overview(self._directory).header)
+        return kept.ended or self._recorder is not None
+
+    def _go_on(self, header: RunHeader) -> Recorder:
+        keep(self._directory, len(self._so_far))
+        return self._recorder_of(header, RunResumed(_now(), time.time(), self._clock.now_ns()))
 
     def _next(self) -> tuple[StagePlan, ...]:
         """The next stages; none where the run is over or is to end."""
@@ -142,31 +170,37 @@ class Course:
         if self._recorder is not None:
             self._warnings += checked.info.warnings
             return self._recorder
-        wall, now_ns = time.time(), self._clock.now_ns()
-        started_at = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
-        if not self._resume:
-            _claim(self._directory)
-            write_profile(self._profile, self._directory / "profile.toml")
-        output = self._profile.output
-        self._recorder = Recorder(
-            self._directory,
-            RunHeader(
-                name=self._profile.name,
-                started_at=started_at,
-                base_wall_seconds=wall,
-                base_monotonic_ns=now_ns,
-                profile=encode(self._profile),
-                environment=environment(checked.info),
-                warnings=list(checked.info.warnings),
-            ),
-            hlog="hlog" in output.formats,
-            records=output.records,
-            clock=self._clock,
-            resumed=RunResumed(started_at, wall, now_ns) if self._resume else None,
+        header = RunHeader(
+            name=self._profile.name,
+            started_at=_now(),
+            base_wall_seconds=time.time(),
+            base_monotonic_ns=self._clock.now_ns(),
+            profile=encode(self._profile),
+            environment=environment(checked.info),
+            warnings=list(checked.info.warnings),
         )
+        if self._resume:
+            self._warnings += [*checked.info.warnings, *_changed(read_overview(self._directory).header, header)]
+            self._recorder = self._go_on(header)
+        else:
+            _claim(self._directory)
+            self._hold = Hold(self._directory)
+            write_profile(self._profile, self._directory / "profile.toml")
+            self._recorder = self._recorder_of(header, None)
         if watch is not None:
             tasks.start_soon(self._watch, watch, self._recorder)
         return self._recorder
+
+    def _recorder_of(self, header: RunHeader, resumed: RunResumed | None) -> Recorder:
+        output = self._profile.output
+        return Recorder(
+            self._directory,
+            header,
+            hlog="hlog" in output.formats,
+            records=output.records,
+            clock=self._clock,
+            resumed=resumed,
+        )
 
     async def _watch(self, watch: Watch, recorder: Recorder) -> None:
         with self._watching:
@@ -212,22 +246,33 @@ class Course:
         self._so_far.ended += len(group)
 
     def _end(self, failure: str | None) -> None:
-        recorder, halt = self._recorder, self._halt
-        if recorder is None:
-            return
+        try:
+            if self._recorder is not None:
+                self._record_end(self._recorder, failure)
+        finally:
+            if self._hold is not None:
+                self._hold.release()
+
+    def _record_end(self, recorder: Recorder, failure: str | None) -> None:
+        halt = self._halt
         wall_ns = max(1, self._clock.now_ns() - self._began_ns)
         if halt.reason == "abort_when":
             self._warnings.append(f"load.abort_when ended the run: {halt.message}.")
         recorder.run_ended(
             RunEnd(
                 interrupted=halt.reason == "interrupted",
-                parent_cpu=(time.process_time_ns() - self._began_cpu_ns) / wall_ns,
+                parent_cpu=(time.process_time_ns() - self._began_cpu_ns) / wall_ns if halt.begun else None,
                 credits_exhausted_ns=self._exhausted_ns,
                 warnings=self._warnings,
                 failure=failure or (halt.message if halt.reason == "failure" else None),
             )
         )
         recorder.close()
+
+
+def _now() -> str:
+    """Wall time as a label."""
+    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")
 
 
 def _of_target(plan: StagePlan) -> dict[str, Any]:
@@ -245,6 +290,18 @@ def environment(info: TargetInfo) -> dict[str, Any]:
         "cpus": usable_cpus(),
         "target": {name: value for name, value in known.items() if value not in (None, ())},
     }
+
+
+def _changed(began: RunHeader, now: RunHeader) -> list[str]:
+    """What a reader should know where a run is gone on with and its target is not what it was."""
+    before, after = (header.environment.get("target", {}) for header in (began, now))
+    changes = [
+        f"{key} {before.get(key)} before, {after.get(key)} after"
+        for key in ("model", "version", "max_model_len")
+        if before.get(key) != after.get(key)
+    ]
+    swept = any(axis["key"].split(".")[0] == "target" for axis in now.profile["sweep"])
+    return [] if swept or not changes else [f"The run went on with another target: {'; '.join(changes)}."]
 
 
 def processes_for(profile: Profile, plans: tuple[StagePlan, ...] | None) -> int:

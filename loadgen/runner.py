@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from loadgen.clock import Clock, MonotonicClock
 from loadgen.course import Course, Watch
-from loadgen.errors import Interrupted, ProfileError, RunFailure, one_failure
+from loadgen.errors import Interrupted, ProfileError, RunFailure, TargetError, one_failure
 from loadgen.load.halt import Halt
 from loadgen.load.program import planned
 from loadgen.metrics.summary import Summary
@@ -23,10 +23,10 @@ from loadgen.profile_file import check_environment, run_dir
 from loadgen.report.files import write_files
 from loadgen.results import summary_of
 from loadgen.targets.kinds import Checked, checked_target
+from loadgen.variants import variants
 from loadgen.workers.launch import Launcher, LocalLauncher
 from loadgen.workers.placement import count_gpus, placements
 from loadgen.workers.sizing import ensure_descriptors
-from loadgen.variants import variants
 from loadgen.workload.sources import workload_nonce
 
 
@@ -46,14 +46,16 @@ async def run(
         is missing is run.
 
     Raises:
-        ProfileError: the profile cannot be run here (a secret's variable is not set, the directory is taken).
-        TargetError: the target cannot be loaded; nothing was measured.
-        RunFailure: no worker could be started, or what is to be resumed is no run of this profile.
+        ProfileError: the profile cannot be run here (a secret's variable is not set, the directory is taken), or what
+            is to be resumed is no run of this profile.
+        TargetError: the target cannot be loaded. Where that is a later one of a grid, the files of what was measured
+            before are there.
+        RunFailure: no worker could be started, or the disk does not take the run.
         Interrupted: `halt` was asked for before the load began.
     """
     halt = halt or Halt()
     with one_failure():
-        faults = check_environment(profile) + _slot_faults(profile)
+        faults = faults_here(profile)
         if faults:
             raise ProfileError(profile.name, faults)
         ensure_descriptors(max(point.profile.workers.max_inflight for point in variants(profile)))
@@ -62,6 +64,7 @@ async def run(
         nonce = workload_nonce(profile.workload)
         profile = _with_nonce(profile, nonce)
         summary: Summary | None = None
+        unreachable: TargetError | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_end_what_has_not_begun, halt, tasks.cancel_scope)
             open_target = partial(_open_processes, clock=clock, directory=directory)
@@ -69,12 +72,15 @@ async def run(
             try:
                 with one_failure():
                     await course.run(watch)
-            except RunFailure:
+            except (RunFailure, TargetError) as error:
                 if not halt.begun:
                     raise
                 # What ended the run early stands in its journal, and so in the verdict.
+                unreachable = error if isinstance(error, TargetError) else None
             summary = summary_of(directory)
             write_files(summary, directory, profile.output.formats)
+            if unreachable is not None:
+                raise TargetError(f"{unreachable}; what was measured before stands in {directory}") from unreachable
             tasks.cancel_scope.cancel()
         if summary is None:
             raise Interrupted("interrupted before the load began")
@@ -117,6 +123,11 @@ async def measure(
         yield checked, launcher
 
     await Course(profile, opened, clock, directory, halt=halt, nonce=nonce).run(watch)
+
+
+def faults_here(profile: Profile) -> list[str]:
+    """Why a sound profile cannot be run in this environment, one line each."""
+    return check_environment(profile) + _slot_faults(profile)
 
 
 def _slot_faults(profile: Profile) -> list[str]:

@@ -72,6 +72,7 @@ class StageRunner:
         self._pool = context.pool
         self._clock = context.clock
         self._recorder = context.recorder
+        self._cancelled = False
 
     async def run(self, origin_ns: int, schedule: Schedule | None) -> None:
         """Run from a little before `origin_ns` until nothing of the stage is left anywhere."""
@@ -100,7 +101,13 @@ class StageRunner:
             else ended.intended + self._pool.overtaken[self._number]
         )
         self._recorder.stage_ended(
-            StageEnd(self._number, ended.stop_ns, intended, ended.ended_by, reason=self._halt.message)
+            StageEnd(
+                self._number,
+                ended.stop_ns,
+                intended,
+                "interrupted" if self._cancelled else ended.ended_by,
+                reason=self._halt.message,
+            )
         )
 
     async def _halted_before(self, instant_ns: int) -> bool:
@@ -157,6 +164,7 @@ class StageRunner:
 
     async def _cancel_when_insisted(self) -> None:
         await self._halt.insisted()
+        self._cancelled = True
         await self._pool.cancel(self._number)
 
     # --- looking ------------------------------------------------------------------------------------------------------

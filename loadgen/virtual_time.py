@@ -19,6 +19,7 @@ from loadgen.units import NS_PER_SECOND
 Result = TypeVar("Result")
 _LEAPS_AT_A_STRETCH: Final = 1000
 """So often a task may go on without the loop, which would hear no signal meanwhile."""
+_LOOK_EVERY: Final = 50
 
 
 def run_virtually(main: Callable[["VirtualClock"], Awaitable[Result]]) -> Result:
@@ -73,14 +74,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Leaping(selectors.DefaultSelector):
-    """Looks for what is ready, a signal for one, and instead of waiting for it lets the time pass."""
+    """Looks now and then for what is ready, a signal for one, and instead of waiting for it lets the time pass."""
 
     def __init__(self, leap: Callable[[float], None]) -> None:
         super().__init__()
         self._leap = leap
+        self._unlooked = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(None if timeout is None else 0)
+        self._unlooked += 1
+        ready = []
+        if timeout is None or self._unlooked >= _LOOK_EVERY:  # a look costs more than most tasks do between two waits
+            self._unlooked = 0
+            ready = super().select(None if timeout is None else 0)
         if timeout and not ready:
             self._leap(timeout)
         return ready

@@ -12,6 +12,9 @@ import pytest
 import typer.main
 
 from loadgen.cli import app
+from loadgen.load.rate_search import CONFIRM_STABLE, CONFIRM_UNSTABLE, OVERLOADING
+from loadgen.load.saturate import CUTS
+from loadgen.load.slo_search import BISECTION, DOUBLING
 from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, LOST, TIMEOUT, UNFINISHED
 from loadgen.metrics.records import Record
 from loadgen.metrics.summary import Summary
@@ -123,6 +126,11 @@ def test_every_failure_kind_and_account_is_named() -> None:
     kinds = failure_kinds()
     assert {"connect", "tls", "request", "too_long"} <= kinds  # spelt out in the source
     assert unnamed(kinds | {COMPLETED, CANCELLED, DROPPED, LOST, UNFINISHED}, METRICS) == []
+
+
+def test_every_purpose_of_a_search_and_what_cuts_one_is_named() -> None:
+    purposes = {DOUBLING, OVERLOADING, CONFIRM_UNSTABLE, CONFIRM_STABLE, BISECTION}
+    assert unnamed(purposes | set(CUTS), METRICS) == []
 
 
 def test_there_are_profiles_in_the_documentation() -> None:

@@ -17,7 +17,7 @@ FLOORS: list[set[str]] = [
     {"targets"},
     {"workers", "client"},
     {"load", "report", "expectation"},
-    {"results", "resume", "stage_runner"},
+    {"results", "resume", "hold", "stage_runner"},
     {"course"},
     {"runner", "simulate", "remake"},
     {"cli", "interactive"},

@@ -8,10 +8,10 @@ cache that another has filled. Which goes first alternates.
 The Markdown table shows of each side the run whose percentile is the median over the pairs (of an even number the lower
 one), with the 95 % interval of that percentile within that run; and of the differences within a pair (HTTP less engine)
 the mean, its Student's 95 % interval across the pairs, and the smallest and the largest. The two intervals answer two
-questions: how well one run knows its own percentile, and what another pair would say. The latter takes three pairs or
-more; of two it would be 13 times as wide as its standard error. A percentile with fewer than ten samples beyond it in
-any run stands as n/a: p99 of TTFT needs 1,000 requests in the window. Below it: what shows whether the two are
-comparable and whether loadgen kept up.
+questions: how well one run knows its own percentile, and how well the mean over such pairs is known. The latter takes
+three pairs or more; of two it would be 13 standard errors to either side. A percentile with fewer than ten samples
+beyond it in any run stands as n/a: p99 of TTFT needs 1,000 requests in the window. Below it: what shows whether the two
+are comparable and whether loadgen kept up.
 
 In process, the prompt's template and its tokens are made ahead of the due time; a server does that after the request
 has come. That is part of the difference, and so is the network, here the loopback. Where server, engine and loadgen

@@ -97,8 +97,8 @@ def generator_fault(stage: Stage, *, latencies: bool = True) -> str | None:
     Where the target's backlog grows it is overloaded, whatever the generator did besides, unless it is the generator's
     own backlog: requests that it did not send although their slots were free.
 
-    latencies: whether the search looks at them. Whether a backlog grows does not depend on some milliseconds of
-        lateness, but on 5 % of the mean service time.
+    latencies: whether the search looks at them. Whether a backlog grows does not depend on a few late requests; it
+        takes a mean lateness of 5 % of the mean service time.
     """
     if not stage.generator_faults or (stage.stationary.growing and not _mostly_unsent(stage)):
         return None
@@ -124,7 +124,7 @@ def _hindered(stage: Stage) -> bool:
     lateness, service = stage.latency_seconds.lateness, stage.latency_seconds.service
     if stage.window.books.lost or lateness is None or service is None:
         return True
-    return lateness.p99 > LATENESS_SHARE * service.mean
+    return lateness.mean > LATENESS_SHARE * service.mean
 
 
 def _mostly_unsent(stage: Stage) -> bool:

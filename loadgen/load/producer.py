@@ -13,6 +13,7 @@ import numpy as np
 
 from loadgen.clock import Clock
 from loadgen.load.arrivals import Schedule
+from loadgen.load.bell import Bell
 from loadgen.load.halt import Halt
 from loadgen.load.stages import StagePlan
 from loadgen.metrics.outcome import DROPPED, UNFINISHED
@@ -25,7 +26,7 @@ INDICES_PER_STAGE: Final = 1_000_000_000
 """Stage s has the indices from s times this on: stages never share one, and a stage that is run again, alone or after
 others, sends the same."""
 _TICK_NS: Final = 25 * NS_PER_MS
-"""Arrivals are shipped in batches this often; the lookahead hides it."""
+"""Arrivals are shipped in batches at most this often; the lookahead hides it."""
 _HALT_TICK_NS: Final = 100 * NS_PER_MS
 """While the pool's news are waited for, how soon the halt is noticed."""
 
@@ -74,6 +75,17 @@ class Producer:
     async def _open_loop(
         self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt
     ) -> Ended:
+        bell = Bell()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bell.ring_after, halt.asked)
+            tasks.start_soon(bell.ring_after_each, self._pool.returned)
+            ended = await self._ship_in_time(stage, plan, schedule, indices, halt, bell)
+            tasks.cancel_scope.cancel()
+        return ended
+
+    async def _ship_in_time(
+        self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt, bell: Bell
+    ) -> Ended:
         while halt.reason is None and (now_ns := self._clock.now_ns()) < schedule.end_ns:
             await self._ship_until(stage, schedule, indices, now_ns + self.lookahead_ns)
             if self._behind(schedule):
@@ -82,7 +94,8 @@ class Producer:
                 await self._wait(now_ns + _TICK_NS)
                 self.credits_exhausted_ns += self._clock.now_ns() - now_ns
             else:
-                await self._wait(min(now_ns + _TICK_NS, schedule.end_ns), halt)
+                next_ns = schedule.end_ns if schedule.next_ns is None else schedule.next_ns - self.lookahead_ns
+                await self._wait(min(max(now_ns + _TICK_NS, next_ns), schedule.end_ns), bell)
         return self._end(stage, schedule, halt)
 
     def _end(self, stage: int, schedule: Schedule, halt: Halt) -> Ended:
@@ -193,8 +206,8 @@ class Producer:
         else:  # it died while others were served
             self._pool.requeue(stage, indices, intended_ns)
 
-    async def _wait(self, until_ns: int, halt: Halt | None = None) -> None:
-        """Wait until about an instant, less if the halt is asked for, or, without one, if the pool has news."""
+    async def _wait(self, until_ns: int, bell: Bell | None = None) -> None:
+        """Wait until about an instant, less if the bell rings, or, without one, if the pool has news."""
         seconds = max(0, until_ns - self._clock.now_ns()) / NS_PER_SECOND
         with anyio.move_on_after(seconds):
-            await (self._pool.changed() if halt is None else halt.asked())
+            await (self._pool.changed() if bell is None else bell.rung())

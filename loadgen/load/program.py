@@ -103,7 +103,7 @@ def _words(profile: Profile, settings: dict[str, Any]) -> str:
 def _value_words(value: Any, values: tuple[Any, ...]) -> str:
     """A value of an axis; of a long one the beginning, and which of the values it is."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    line = " ".join(text.split())
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
     if len(line) <= _LONGEST_VALUE and line == text:
         return line
     return f"{line[:_LONGEST_VALUE]}… (value {values.index(value) + 1})"

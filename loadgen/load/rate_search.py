@@ -76,10 +76,11 @@ def search(load: Saturate, slo: Slo | None, points: list[SearchPoint]) -> Search
 
     By simulation (the engine of `loadgen.sim`; 40 seeds each of a decode-bound and a prefill-bound shape, of 64 and of
     256 slots): all answers within 2.2 % of the truth and all brackets around it, after 5 to 11 stages. A search that is
-    cut after any number of stages had a wrong bracket in 1 of 1,276 cases. With a KV cache that preempts and equal gaps
-    between arrivals, 20 of 20 answers were 3 to 9 % below what the KV blocks could carry, after 12 stages, and the
-    loss under overload, about 12 %, was told each time. With random gaps such a target tips over at lower rates, the
-    answer is nearer to what it completes when overloaded, and a small loss may not be seen.
+    cut after any number of stages had a wrong bracket in 1 of 1,276 cases. With a KV cache that preempts
+    and holds about 440 sequences, 9 of 10 answers were 4 to 8 % below what its blocks could carry, after 13 stages,
+    and the loss under overload, 9 to 16 %, was told each time. One that holds few sequences tips over at lower rates,
+    where their number happens to be high (with 50 at .85 of what its blocks could carry), which is nearer to what it
+    completes when overloaded, so that the loss may be too small to be told.
     """
     stages: list[Stage] = []
     try:

@@ -208,10 +208,11 @@ class StageEnd(_Entry, frozen=True):
 
 
 class RunEnd(_Entry, frozen=True):
-    """The run is over. `parent_cpu` is the parent's share of one core; `failure` says in a line what ended it early."""
+    """The run is over. `parent_cpu` is the parent's share of one core, where it ran anything; `failure` says in a line
+    what ended it early."""
 
     interrupted: bool
-    parent_cpu: float
+    parent_cpu: float | None
     credits_exhausted_ns: int
     warnings: list[str] = []
     failure: str | None = None

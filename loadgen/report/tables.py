@@ -16,6 +16,7 @@ from loadgen.units import format_seconds
 
 ABSENT: Final = "-"
 _BRIEF: Final = 400
+_SETTING: Final = 60
 
 SIMULATED: Final = "SIMULATED: in virtual time, on a simulated target; nothing here was measured on a real one"
 """What stands at the top of the report of such a run."""
@@ -79,12 +80,11 @@ def percent(fraction: float) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """A swept key's value as people write it."""
-    if isinstance(value, str):
-        return printable(value)
+    """A swept key's value as people write it; a long one is cut, so that it does not take the table for itself."""
     if isinstance(value, float):
         return f"{value:,.6g}"
-    return printable(msgspec.json.encode(value, enc_hook=str).decode())
+    line = printable(value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode())
+    return line if len(line) <= _SETTING else f"{line[: _SETTING - 1]}…"
 
 
 def error_rate(books: Books) -> float | None:

@@ -106,6 +106,7 @@ class Pool:
         self._stop_messages: dict[int, Stop] = {}
         self._finishing = False
         self._changed = anyio.Event()
+        self._returned = anyio.Event()
         self._alive = len(setups)
         self.ports: list[Port] = []
         self.requeued: list[Requeued] = []
@@ -140,6 +141,10 @@ class Pool:
         """Return at the next change: credits, jobs that ended or came back, a worker that came or went."""
         await self._changed.wait()
 
+    async def returned(self) -> None:
+        """Return when next jobs come back from a worker, to be given to another."""
+        await self._returned.wait()
+
     def outstanding(self, stage: int) -> int:
         """Jobs of a stage that are at a worker or wait to be given to another one."""
         at_workers = sum(job.stage == stage for port in self.ports for job in port.outstanding.values())
@@ -173,6 +178,7 @@ class Pool:
         """Take back jobs that could not be given to a worker, to be given to another."""
         for position, index in enumerate(indices):
             self.requeued.append(Requeued(stage, index, intended_ns[position] if intended_ns else None))
+        self._notify_of_returned()
 
     async def stop(self, stop: Stop) -> None:
         """End the arrivals of a stage in all workers, and wait until nothing of it is left in any.
@@ -284,16 +290,16 @@ class Pool:
     async def _listen(self, port: Port) -> str | None:
         """Hear a worker until its channel ends; returns what to say of one that hangs, None of one that is gone."""
         try:
-            while True:
-                with anyio.fail_after(_SILENCE_SECONDS):
+            with anyio.CancelScope() as listening:
+                while True:
+                    listening.deadline = anyio.current_time() + _SILENCE_SECONDS
                     message = await port.channel.receive()
-                if port in self.ports:  # one that was buried has been accounted for, and has no more to tell
-                    self._hear(port, message)
-                self._notify()
+                    if port in self.ports:  # one that was buried has been accounted for, and has no more to tell
+                        self._hear(port, message)
+                    self._notify()
         except ChannelClosed:
             return None
-        except TimeoutError:
-            return f"it said nothing for {_SILENCE_SECONDS} s and was ended"
+        return f"it said nothing for {_SILENCE_SECONDS} s and was ended"
 
     def _hear(self, port: Port, message: Message) -> None:
         match message:
@@ -349,6 +355,7 @@ class Pool:
         lost = 0 if unsent else sum(map(len, over.values()))
         self._recorder.worker_died(WorkerDeath(port.worker, port.pid, reason, lost))
         self._notify()
+        self._notify_of_returned()
 
     def _abandon_requeued(self, stop: Stop) -> None:
         ours = [job for job in self.requeued if job.stage == stop.stage]
@@ -377,6 +384,10 @@ class Pool:
             await port.channel.send(message)
         except ChannelClosed:
             return  # its supervisor sees the same end and books what it had
+
+    def _notify_of_returned(self) -> None:
+        self._returned.set()
+        self._returned = anyio.Event()
 
     def _notify(self) -> None:
         self._changed.set()

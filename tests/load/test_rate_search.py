@@ -25,10 +25,18 @@ SHAPES: dict[str, Shape] = {
     "256 slots": (SimConfig(max_num_seqs=256, jitter_cv=0.1), 32, 12),
 }
 PREEMPTING: Shape = (
-    SimConfig(max_model_len=512, num_kv_blocks=256, seconds_per_prefill_token=1e-4, jitter_cv=0.1),
-    32,
-    32,
+    SimConfig(
+        max_model_len=256,
+        max_num_seqs=2048,
+        max_num_batched_tokens=4096,
+        num_kv_blocks=1500,
+        seconds_per_prefill_token=3e-5,
+        jitter_cv=0.1,
+    ),
+    16,
+    64,
 )
+"""Prompts are short, so that many sequences are let in, and grow until the blocks run out."""
 SEEDS = 20
 
 
@@ -76,12 +84,12 @@ def test_the_rate_is_found_to_5_percent_within_its_bracket_in_under_15_stages_an
 
 
 def test_where_preemption_costs_throughput_the_rate_is_found_to_10_percent_and_the_loss_is_told():
-    # `capacity` is what the KV blocks carry if nothing is preempted, which holds until the queue first fills the batch:
-    # with equal gaps between arrivals about up to it, and with random ones less.
-    load, rate = Saturate(arrivals="constant"), truth(PREEMPTING)
+    # `capacity` is what the KV blocks carry if nothing is preempted. With about 440 sequences in them, whose number
+    # varies by a twentieth (sqrt(440) / 440), the engine tips over some 5 to 8 % below that.
+    load, rate = Saturate(), truth(PREEMPTING)
     answers = [searched(PREEMPTING, seed, load) for seed in range(SEEDS)]
     assert sum(abs((answer.saturation or 0.0) / rate - 1) <= 0.1 for answer in answers) >= 16
-    # An overloaded engine completes about 84 % of `capacity`, which is 10 % or more below what it sustains.
+    # An overloaded engine completes about 81 % of `capacity`, which is 10 % or more below what it sustains.
     assert sum(answer.overload is not None and 0.05 < answer.overload.loss < 0.25 for answer in answers) >= 16
     assert sum("overload costs it" in answer.reason for answer in answers) >= 16
 

@@ -21,9 +21,9 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def run_of(tool: ModuleType, seconds: float, *, high: float | None = None, sufficient: bool = True) -> Any:
     """A run in which every percentile of every latency has this value, with an interval from 1 ms below it."""
     percentiles = tool.PERCENTILES
-    latency = {name: seconds for name in percentiles}
+    latency = dict.fromkeys(percentiles, seconds)
     intervals = {name: [seconds - 1e-3, high] for name in percentiles}
-    enough = {name: sufficient for name in percentiles}
+    enough = dict.fromkeys(percentiles, sufficient)
     stage = {"latency_seconds": {name: {**latency, "ci": intervals, "sufficient": enough} for name in METRICS}}
     return tool.Run(Path(), {"stages": [stage]})
 
