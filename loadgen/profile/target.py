@@ -25,7 +25,7 @@ class HttpTarget(Table, frozen=True, kw_only=True, tag_field="kind", tag="http")
     timeout: Duration = Duration(600 * NS_PER_SECOND)
     """For a whole request, from its send."""
     connect_timeout: Duration = Duration(10 * NS_PER_SECOND)
-    preflight_timeout: Duration = Duration(10 * NS_PER_SECOND)
+    preflight_timeout: Duration = Duration(60 * NS_PER_SECOND)
     """For the check before the load, its trial request included."""
     verify_tls: bool = True
     retry: Annotated[int, msgspec.Meta(ge=0)] = 0

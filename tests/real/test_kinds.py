@@ -51,7 +51,7 @@ def load(server: VllmServer, folder: Path, profile: str, **keys: object) -> Ran:
     The check before the load has a minute: the first log-probabilities of a server take it 10 to 20 s, in which it
     compiles what tells them.
     """
-    short = {"load__kind": "constant", "load__warmup": "0s", "output__records": True, "target__preflight_timeout": "1m"}
+    short = {"load__kind": "constant", "load__warmup": "0s", "output__records": True}
     options = ["--target", server.url, "--rate", str(RATE), "--duration", f"{SECONDS}s"]
     return run(folder / "run", profile, *options, *sets(**short, **keys))
 
