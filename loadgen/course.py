@@ -42,6 +42,9 @@ from loadgen.workload.lengths import mean_output
 _SECONDS_PER_OUTPUT_TOKEN: Final = 0.025
 """A guess, for choosing the number of workers: what users accept between tokens."""
 
+_TRIED: Final = ("workload", "workload.kind", "workload.tokenizer")
+"""What the check of a target depends on besides the target: what the trial asks for, and how prompts are counted."""
+
 Watch = Callable[[Callable[[], Live | None]], Coroutine[Any, Any, None]]
 """Shows what a run is doing, from the start of its workers to their end, until it is cancelled. It is given what to
 read: None until the first stage begins."""
@@ -53,8 +56,8 @@ OpenTarget = Callable[[Profile, int], AbstractAsyncContextManager[tuple[Checked,
 class Course:
     """The stages of one run, from the first to the last, whatever targets and workers they need.
 
-    Stages that differ in workload, load and SLO alone share the target and its workers. Where a grid changes a key of
-    the target or the workers, these are opened anew.
+    Stages that differ in load, SLO and the lengths and texts of the workload share the target and its workers. Where a
+    grid changes a key of the target or the workers, or the kind of workload, these are opened anew.
     """
 
     def __init__(
@@ -276,8 +279,12 @@ def _now() -> str:
 
 
 def _of_target(plan: StagePlan) -> dict[str, Any]:
-    """The settings of a stage that need another target or other workers."""
-    return {key: value for key, value in plan.settings.items() if key.split(".")[0] in ("target", "workers")}
+    """The settings of a stage that need another target or other workers, or the target tried in another way."""
+    return {
+        key: value
+        for key, value in plan.settings.items()
+        if key.split(".")[0] in ("target", "workers") or key in _TRIED
+    }
 
 
 def environment(info: TargetInfo) -> dict[str, Any]:

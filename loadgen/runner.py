@@ -127,10 +127,11 @@ async def measure(
 
 def faults_here(profile: Profile) -> list[str]:
     """Why a sound profile cannot be run in this environment, one line each."""
-    return check_environment(profile) + _slot_faults(profile)
+    return check_environment(profile) + slot_faults(profile)
 
 
-def _slot_faults(profile: Profile) -> list[str]:
+def slot_faults(profile: Profile) -> list[str]:
+    """What is wrong with a closed loop that asks for more slots than the workers have together, in a line; else none."""
     faults = []
     for point in variants(profile):
         has = point.profile.workers.max_inflight

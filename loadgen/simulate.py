@@ -21,7 +21,7 @@ from loadgen.profile import Profile, SimTarget
 from loadgen.profile_file import check_environment
 from loadgen.report.files import write_files
 from loadgen.results import summary_of
-from loadgen.runner import _slot_faults
+from loadgen.runner import slot_faults
 from loadgen.sim.config import SimFaults
 from loadgen.sim.router import Router, Routing, open_replicas
 from loadgen.targets.base import Simulation, Target, TargetInfo
@@ -53,7 +53,7 @@ async def simulate(
         RunFailure: a file of the run could not be written.
     """
     profile, warnings = simulable(profile)
-    faults = check_environment(profile) + _slot_faults(profile)
+    faults = check_environment(profile) + slot_faults(profile)
     if faults:
         raise ProfileError(profile.name, faults)
     opened = partial(_open, clock=clock, fleet=fleet or Fleet(), warnings=warnings)

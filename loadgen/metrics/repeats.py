@@ -30,8 +30,8 @@ def student_t_975(degrees: int) -> float:
 def across(values: Sequence[float]) -> AcrossRepeats:
     """Mean of at least one value, with Student's 95 % interval: mean ± t(n - 1, .975) s / sqrt(n).
 
-    It takes the repeats for independent and their means for about normal; it says what another repeat would be like,
-    which the interval within one repeat cannot.
+    It takes the repeats for independent and their values for about normal; it holds what differs from one repeat to the
+    next, which the interval within one repeat cannot see.
     """
     count, mean = len(values), sum(values) / len(values)
     if count < 2:
