@@ -4,7 +4,9 @@ import math
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from loadgen.decoding import encode
 from loadgen.load.program import planned
 from loadgen.load.stages import StagePlan
 from loadgen.profile import (
@@ -23,6 +25,7 @@ from loadgen.profile import (
     Sweep,
     Workload,
 )
+from loadgen.variants import with_settings
 from loadgen.workload.dataset import Row, read_rows
 from loadgen.workload.lengths import mean_output, mean_prompt
 
@@ -106,20 +109,34 @@ def expected(profile: Profile) -> Expectation:
     plans = planned(profile) or ()
     stages = tuple(_stage(plan) for plan in plans)
     search = _search(profile.load)
+    prompt_tokens = None if profile.workload.dataset else mean_prompt(profile.workload)
+    output_tokens = _mean_output(profile.workload, rows)
+    if any(axis.key.split(".")[0] == "workload" for axis in profile.sweep):
+        workloads = [with_settings(encode(replace(profile, sweep=())), plan.settings).workload for plan in plans]
+        prompt_tokens = _over_stages(stages, [None if one.dataset else mean_prompt(one) for one in workloads])
+        output_tokens = _over_stages(stages, [None if one.dataset else mean_output(one) for one in workloads])
     return Expectation(
         stages=stages,
         search=search,
         requests=None if search else _sum([stage.requests for stage in stages]),
         seconds=None if search else _sum([stage.seconds for stage in stages]),
         drain_seconds=_drain_seconds(plans, stages),
-        prompt_tokens=None if profile.workload.dataset else mean_prompt(profile.workload),
-        output_tokens=_mean_output(profile.workload, rows),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
         system=profile.workload.system,
         images=profile.workload.images,
         audio=profile.workload.audio,
         dataset=_dataset(profile.workload, rows),
         engines=_engines(profile, plans),
     )
+
+
+def _over_stages(stages: tuple[StageExpectation, ...], means: list[float | None]) -> float | None:
+    """The mean over the requests of all stages, where each stage's is known."""
+    pairs = [(stage.requests, mean) for stage, mean in zip(stages, means, strict=True)]
+    tokens = _sum([None if count is None or mean is None else count * mean for count, mean in pairs])
+    requests = _sum([count for count, _ in pairs])
+    return tokens / requests if tokens is not None and requests else None
 
 
 def _dataset(workload: Workload, rows: tuple[Row, ...]) -> DatasetExpectation | None:

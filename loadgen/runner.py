@@ -131,7 +131,7 @@ def faults_here(profile: Profile) -> list[str]:
 
 
 def slot_faults(profile: Profile) -> list[str]:
-    """What is wrong with a closed loop that asks for more slots than the workers have together, in a line; else none."""
+    """Of each closed loop that asks for more slots than the workers have together a line that says so."""
     faults = []
     for point in variants(profile):
         has = point.profile.workers.max_inflight

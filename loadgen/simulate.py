@@ -118,7 +118,8 @@ async def _open(
         ) as router,
     ):
         info = replace(checked.info, simulation=simulation, warnings=(*checked.info.warnings, *warnings))
-        yield replace(checked, info=info), InlineLauncher(clock, partial(_open_session, router, target.stream))
+        opener = partial(_open_session, router, target.stream)
+        yield replace(checked, info=info), InlineLauncher(clock, opener, half_the_snapshots=True)
 
 
 @asynccontextmanager

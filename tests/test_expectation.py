@@ -1,12 +1,16 @@
+from io import StringIO
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from loadgen.decoding import decode
 from loadgen.expectation import EnginesExpectation, Expectation, expected
 from loadgen.load.arrivals import arrivals
-from loadgen.profile import Audio, Images, Profile
+from loadgen.profile import Audio, Constant, Images, Profile, Saturate, SweepAxis
+from loadgen.report.expectation import render_expectation
+from loadgen.units import NS_PER_SECOND, Duration, Rate
 
 OFFLINE = {"kind": "offline", "requests": 1}
 ENGINE = {"kind": "engine", "model": "m", "engine_args": {"dtype": "float32"}}
@@ -145,3 +149,19 @@ def test_without_any_of_it_nothing_is_on_top() -> None:
 def test_there_are_as_many_engines_as_workers(workers: dict[str, Any], load: dict[str, Any], count: int) -> None:
     profile = decode(Profile, {"load": load, "target": ENGINE, "workers": workers})
     assert expected(profile).engines == EnginesExpectation(count=count, model="m", args={"dtype": "float32"})
+
+
+def test_of_a_grid_over_lengths_the_mean_is_over_all_of_its_requests():
+    load = Constant(rate=Rate(10), duration=Duration(NS_PER_SECOND))
+    axes = (SweepAxis(key="workload.output_tokens", values=(10, 40)), SweepAxis(key="load.rate", values=(10, 20)))
+    # 10 and 20 requests of each length: half of 60 have 10 tokens, half 40.
+    grid = expected(Profile(load=load, sweep=axes))
+    assert (grid.requests, grid.output_tokens, grid.total_output_tokens) == (60, 25, 1500)
+
+
+def test_of_a_search_it_is_told_what_it_looks_for_and_no_table_without_rows():
+    console = Console(width=100, file=StringIO())
+    console.print(render_expectation(expected(Profile(load=Saturate()))))
+    lines = console.file.getvalue().splitlines()
+    assert lines[0].startswith("a search for the highest rate")
+    assert not any("?" in line for line in lines)

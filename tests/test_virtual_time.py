@@ -97,6 +97,37 @@ def test_a_wait_for_a_timer_can_be_cancelled_and_begun_again():
     assert run_virtually(main) == 40
 
 
+def test_a_task_that_leaps_ahead_passes_no_other_tasks_instant():
+    # The runner has nothing but its own instants to wait for, and leaps from one to the next; the walker's lie between.
+    async def main(clock: VirtualClock) -> list[tuple[str, int]]:
+        seen: list[tuple[str, int]] = []
+
+        async def at_each(name: str, instants_ns: range) -> None:
+            for instant_ns in instants_ns:
+                await clock.sleep_until(instant_ns)
+                seen.append((name, clock.now_ns()))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(at_each, "runner", range(10, 10_000, 10))
+            tasks.start_soon(at_each, "walker", range(2_505, 10_000, 2_500))
+        return seen
+
+    seen = run_virtually(main)
+    assert [instant_ns for _, instant_ns in seen] == sorted(instant_ns for _, instant_ns in seen)
+    assert [instant_ns for name, instant_ns in seen if name == "walker"] == [2_505, 5_005, 7_505]
+    assert [instant_ns for name, instant_ns in seen if name == "runner"] == list(range(10, 10_000, 10))
+
+
+def test_a_task_that_leaps_ahead_is_reached_by_a_timeout():
+    async def main(clock: VirtualClock) -> int:
+        with anyio.move_on_after(1):
+            while True:
+                await clock.sleep_until(clock.now_ns() + 1_000_000)
+        return clock.now_ns()
+
+    assert run_virtually(main) == NS_PER_SECOND
+
+
 def test_a_signal_arrives_while_time_flies():
     async def main(clock: VirtualClock) -> signal.Signals:
         async def fly() -> None:

@@ -10,10 +10,23 @@ from loadgen.expectation import EnginesExpectation, Expectation
 
 
 def render_expectation(expectation: Expectation) -> RenderableType:
-    """One row a stage, a line of totals, and lines on what else a request holds and on engines, where there are any.
+    """One row a stage and a line of totals, or what a search looks for; and lines on what else a request holds and on
+    engines, where there are any.
 
     "?" stands where only the target's speed decides.
     """
+    request = (
+        f"a request has {_count(expectation.prompt_tokens)} prompt and {_count(expectation.output_tokens)} output"
+        " tokens on average"
+    )
+    planned = (
+        (Text(expectation.search), Text(request)) if expectation.search else _stages_and_totals(expectation, request)
+    )
+    more = (_beside(expectation), _dataset(expectation), _engines(expectation.engines))
+    return Group(*planned, *(Text(line) for line in more if line is not None))
+
+
+def _stages_and_totals(expectation: Expectation, request: str) -> tuple[RenderableType, ...]:
     table = Table(box=None, pad_edge=False)
     for heading in ("stage", "kind"):
         table.add_column(heading)
@@ -25,12 +38,10 @@ def render_expectation(expectation: Expectation) -> RenderableType:
         )
     totals = Text(
         f"in all {_count(expectation.requests)} requests in {_seconds(expectation.seconds)} "
-        f"(drains add at most {_seconds(expectation.drain_seconds)}); a request has "
-        f"{_count(expectation.prompt_tokens)} prompt and {_count(expectation.output_tokens)} output tokens on average, "
+        f"(drains add at most {_seconds(expectation.drain_seconds)}); {request}, "
         f"all of them {_count(expectation.total_prompt_tokens)} and {_count(expectation.total_output_tokens)}"
     )
-    more = (expectation.search, _beside(expectation), _dataset(expectation), _engines(expectation.engines))
-    return Group(table, Text(), totals, *(Text(line) for line in more if line is not None))
+    return table, Text(), totals
 
 
 def _beside(expectation: Expectation) -> str | None:

@@ -233,11 +233,15 @@ def _engine_environment(folder: str, log: Path) -> dict[str, str]:
 
 
 class InlineLauncher:
-    """Workers as tasks of this event loop, for runs in virtual time. `opener` opens their holds on the target."""
+    """Workers as tasks of this event loop, for runs in virtual time. `opener` opens their holds on the target.
 
-    def __init__(self, clock: Clock, opener: Opener = open_target) -> None:
+    half_the_snapshots: as `run_worker`'s.
+    """
+
+    def __init__(self, clock: Clock, opener: Opener = open_target, *, half_the_snapshots: bool = False) -> None:
         self._clock = clock
         self._opener = opener
+        self._half_the_snapshots = half_the_snapshots
 
     @asynccontextmanager
     async def launch(self, worker: int) -> AsyncIterator[Incarnation]:
@@ -247,7 +251,15 @@ class InlineLauncher:
 
             async def live() -> None:
                 try:
-                    await run_worker(worker_end, self._clock, worker, "", self._opener, virtual=True)
+                    await run_worker(
+                        worker_end,
+                        self._clock,
+                        worker,
+                        "",
+                        self._opener,
+                        virtual=True,
+                        half_the_snapshots=self._half_the_snapshots,
+                    )
                 finally:
                     await worker_end.aclose()
                     incarnation.gone.set()

@@ -51,8 +51,6 @@ TOKEN_ENV: Final = "LOADGEN_TOKEN"  # noqa: S105  (the name of a variable)
 WORKER_ENV: Final = "LOADGEN_WORKER"
 
 SNAPSHOT_NS: Final = 250 * NS_PER_MS
-_VIRTUAL_SNAPSHOT_NS: Final = 500 * NS_PER_MS
-"""In virtual time nobody looks on and no worker is killed, and folding is the larger part of what a request costs."""
 _GRANT_SECONDS: Final = 0.02
 """Credits of an open loop are gathered this long; the lookahead hides the wait."""
 _LAG_PROBE_NS: Final = 25 * NS_PER_MS
@@ -71,6 +69,7 @@ class Worker:
         vitals: Vitals,
         *,
         virtual: bool = False,
+        half_the_snapshots: bool = False,
     ) -> None:
         self._channel = channel
         self._clock = clock
@@ -94,6 +93,7 @@ class Worker:
         )
         self._vitals = vitals
         self._virtual = virtual
+        self._half = half_the_snapshots
         self._snapshots = anyio.Lock()
         self._closed_loop = False
 
@@ -168,14 +168,16 @@ class Worker:
 
     async def _snapshot_forever(self) -> None:
         news = self._dispatcher.news
-        every_ns = _VIRTUAL_SNAPSHOT_NS if self._virtual else SNAPSHOT_NS
-        next_ns = self._clock.now_ns() + every_ns
+        next_ns = self._clock.now_ns() + SNAPSHOT_NS
+        passed_over = False
         while True:
             with anyio.move_on_after(max(0, next_ns - self._clock.now_ns()) / NS_PER_SECOND):
                 await news.wait_over()
             now_ns = self._clock.now_ns()
-            next_ns = max(next_ns + every_ns, now_ns) if now_ns >= next_ns else next_ns
-            await self._snapshot(now_ns)
+            next_ns = max(next_ns + SNAPSHOT_NS, now_ns) if now_ns >= next_ns else next_ns
+            passed_over = self._half and not passed_over and not news.over and self._dispatcher.in_flight > 0
+            if not passed_over:
+                await self._snapshot(now_ns)
 
     async def _snapshot(self, now_ns: int) -> None:
         """Tell what ended since the last one. One at a time: their deltas are told in the order they are taken in."""
@@ -219,11 +221,20 @@ class Worker:
 
 
 async def run_worker(
-    channel: Channel, clock: Clock, worker: int, token: str, opener: Opener = open_target, *, virtual: bool = False
+    channel: Channel,
+    clock: Clock,
+    worker: int,
+    token: str,
+    opener: Opener = open_target,
+    *,
+    virtual: bool = False,
+    half_the_snapshots: bool = False,
 ) -> None:
     """A worker's whole life on one channel: introduce itself, open the target, serve, close.
 
     virtual: time is, so that the loop is never late, which is not measured then.
+    half_the_snapshots: pass over every second one while requests are in flight. They are much of what a request costs,
+        and where nobody looks on and nothing can die they need not come so often.
 
     A target that cannot be opened is told to the parent as `Failed`. Returns when the parent is done or gone.
     """
@@ -244,7 +255,17 @@ async def run_worker(
                 return
             await stop_listening()
             with vitals.watching_gc():
-                await Worker(channel, clock, setup, profile, target, vitals, virtual=virtual).serve()
+                serving = Worker(
+                    channel,
+                    clock,
+                    setup,
+                    profile,
+                    target,
+                    vitals,
+                    virtual=virtual,
+                    half_the_snapshots=half_the_snapshots,
+                )
+                await serving.serve()
     except* ChannelClosed:
         pass  # the parent is gone: there is nobody left to work for
 
