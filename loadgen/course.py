@@ -89,6 +89,7 @@ class Course:
         self._warnings: list[str] = []
         self._exhausted_ns = 0
         self._began_ns = clock.now_ns()
+        self._load_began_ns: int | None = None
         self._began_cpu_ns = time.process_time_ns()
 
     async def run(self, watch: Watch | None = None) -> None:
@@ -128,6 +129,8 @@ class Course:
             pool = self._pool(profile, processes, checked, launcher, recorder)
             async with pool.running():
                 self._halt.begun, self._opening = True, None
+                if self._load_began_ns is None:
+                    self._load_began_ns = self._clock.now_ns()
                 producer = Producer(pool, recorder, self._clock, lookahead_ns=profile.workers.lookahead)
                 stages = len(self._plans or ())
                 context = StageContext(producer, pool, recorder, self._clock, self._so_far, stages, self._deadline_ns())
@@ -166,7 +169,9 @@ class Course:
 
     def _deadline_ns(self) -> int | None:
         load = self._profile.load
-        return self._began_ns + load.max_time if isinstance(load, Saturate) else None
+        if not isinstance(load, Saturate) or self._load_began_ns is None:
+            return None
+        return self._load_began_ns + load.max_time  # an engine may take minutes to start
 
     def _recording(self, checked: Checked, tasks: anyio.abc.TaskGroup, watch: Watch | None) -> Recorder:
         """The recorder of the run, from its first target on; before that nothing is written."""

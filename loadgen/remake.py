@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from loadgen.errors import LoadgenError, RunFailure
+from loadgen.errors import LoadgenError, ProfileError, RunFailure
+from loadgen.hold import Hold
 from loadgen.metrics.latency_log import write_hlog
 from loadgen.metrics.summary import Summary
 from loadgen.report.files import FORMATS, write_files
@@ -22,7 +23,13 @@ def remake(directory: Path) -> Summary:
         raise LoadgenError(f"{directory}: no run lies here (it has no journal)") from None
     write_files(summary, directory, tuple(FORMATS))
     try:
+        hold = Hold(directory)
+    except ProfileError:  # a run that is going on writes its own log
+        return summary
+    try:
         write_hlog(directory)
     except OSError as error:
         raise RunFailure(f"cannot write the latency log in {directory}: {error.strerror or error}") from None
+    finally:
+        hold.release()
     return summary

@@ -191,7 +191,12 @@ def test_what_is_no_rate_is_refused(given: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "meant"),
-    [("posson", '; did you mean "poisson"?'), ("Ramp", '; did you mean "ramp"?'), ("saturated", '; did you mean "saturate"?'), (7, "")],
+    [
+        ("posson", '; did you mean "poisson"?'),
+        ("Ramp", '; did you mean "ramp"?'),
+        ("saturated", '; did you mean "saturate"?'),
+        (7, ""),
+    ],
 )
 def test_a_wrong_kind_is_told_with_the_kinds_there_are(kind: Any, meant: str) -> None:
     kinds = '"constant", "poisson", "gamma", "ramp", "steps", "concurrency", "offline", "sweep", "saturate"'

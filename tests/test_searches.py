@@ -108,7 +108,7 @@ def test_two_replicas_sustain_twice_as_much(simulated):
 @pytest.mark.parametrize("slots", [8, 64])
 def test_a_search_that_runs_out_of_time_answers_with_the_best_bracket_so_far(simulated, slots):
     # The low load takes 12 answers of 0.18 s and more, and the first rates some seconds each: after 35 s some rate has
-    # passed, but nothing is confirmed to 5 %.
+    # passed or failed (with 8 slots the first is 1.6 times too much), but nothing is confirmed to 5 %.
     engine = replace(ENGINE, max_num_seqs=slots)
     truth = capacity(engine, PROMPT_TOKENS, OUTPUT_TOKENS).requests_per_second
     summary = simulated(profile(Saturate(max_time=seconds(35)), engine=engine))
@@ -116,9 +116,9 @@ def test_a_search_that_runs_out_of_time_answers_with_the_best_bracket_so_far(sim
     assert search.ended_by == "max_time"
     assert "max_time" in search.reason
     low, high = search.bracket
-    assert low is not None
-    assert low <= 1.02 * truth
+    assert low is None or low <= 1.02 * truth
     assert high is None or high >= 0.98 * truth
+    assert (low, high) != (None, None)
     # It ends when its time is over, but for the drain of what is in flight.
     assert sum(stage.window.start + stage.window.seconds for stage in summary.stages) < 36
     assert summary.verdict.valid, summary.verdict.reasons

@@ -100,6 +100,8 @@ def generator_fault(stage: Stage, *, latencies: bool = True) -> str | None:
     latencies: whether the search looks at them. Whether a backlog grows does not depend on a few late requests; it
         takes a mean lateness of 5 % of the mean service time.
     """
+    if not stage.books.completed:
+        return None  # the target does not answer
     if not stage.generator_faults or (stage.stationary.growing and not _mostly_unsent(stage)):
         return None
     if not latencies and not _hindered(stage):

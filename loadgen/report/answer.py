@@ -11,6 +11,7 @@ from loadgen.report.tables import brief, per_second, percent, slots
 
 _SOUND: Final = ("found", "undecided")
 """The ends that a search comes to by itself."""
+_CUT_SHORT: Final = ("max_time", "interrupted", "killed", "failure")
 _ENDED: Final = {
     "found": "the search was carried through",
     "undecided": "the search went on until only loads were left that no stage could decide",
@@ -74,7 +75,10 @@ def _tone(search: SearchResult) -> str:
 
 def _ending(search: SearchResult) -> str:
     what = _ENDED.get(search.ended_by, brief(search.ended_by))
-    return f"{what}: {brief(search.reason)}" if search.reason else what
+    if not search.reason:
+        return what
+    # The reason of one that was cut short begins with what cut it.
+    return brief(search.reason) if search.ended_by in _CUT_SHORT else f"{what}: {brief(search.reason)}"
 
 
 def _bracket(search: SearchResult) -> str:

@@ -100,9 +100,11 @@ class Service:
             async for delta in tokens:
                 if cut_at is not None and rendering.given + delta.tokens > cut_at:
                     break
-                await response.write(
-                    rendering.event(delta.tokens, generation.finish_reason if delta.finished else None)
-                )
+                event = rendering.event(delta.tokens, generation.finish_reason if delta.finished else None)
+                try:
+                    await response.write(event)
+                except ConnectionResetError:  # the client went: what it asked for is aborted, as vLLM does
+                    return response
         if cut_at is not None:
             await disconnect(admitted.request)
         self.successes[generation.finish_reason] += 1
