@@ -44,9 +44,13 @@ DOUBLING_ARRIVALS: Final = 100
 QUICK_SIGMAS: Final = 2
 """In a stage so short a backlog must have grown by more than `2 sqrt(2 A)` of A arrivals, 63 of 500: without this, 7 %
 of the stages at three quarters of the saturation rate seemed to be overloaded."""
-SHORTEST_SECONDS: Final = 1.0
+SHORTEST_QUICK_SECONDS: Final = 4.0
+SHORTEST_LONG_SECONDS: Final = 12.0
+"""What disturbs a machine lasts for seconds, however fast its target is."""
 OVERLOAD: Final = 1.3
 PRECISION: Final = 0.05
+LOOSE: Final = 0.10
+"""An estimate that stays less precise than this proves little: bisection decides."""
 MOST_OVERLOAD_STAGES: Final = 3
 TOO_MUCH: Final = 1.1
 SUSTAINED: Final = 0.95
@@ -70,9 +74,9 @@ def search(load: Saturate, slo: Slo | None, points: list[SearchPoint]) -> Search
     it is not. What overloaded stages complete, offered at least 1.15 times that, estimates the saturation rate m; the
     one that ended the doubling may do, else up to three at 1.3 m are added, until the interval is within 5 %. Then
     stages of 35 S or 2,000 arrivals must find the target overloaded at 1.1 m and not at .95 m, at the second try at
-    the latest. Where they do not, or 1.3 m is no overload, overload costs throughput or an early stage misled, and
-    bisection by such stages decides. S is that of the highest rate that passed so far, and the first 5 S of a stage are
-    left out, in which the target fills.
+    the latest. Where they do not, or 1.3 m is no overload, overload costs throughput or an early stage misled; where m
+    stays unknown to 10 %, the target itself is unsteady. Then bisection by such stages decides. S is that of the
+    highest rate that passed so far, and the first 5 S of a stage are left out, in which the target fills.
 
     By simulation (the engine of `loadgen.sim`; 40 seeds each of a decode-bound and a prefill-bound shape, of 64 and of
     256 slots): all answers within 2.2 % of the truth and all brackets around it, after 5 to 11 stages. A search that is
@@ -85,7 +89,8 @@ def search(load: Saturate, slo: Slo | None, points: list[SearchPoint]) -> Search
     stages: list[Stage] = []
     try:
         estimate = yield from ceiling(load, points, stages)
-        if estimate is None or not (yield from _confirmed(load, points, stages, estimate.rate)):
+        vague = estimate is None or estimate.error > LOOSE
+        if vague or estimate is None or not (yield from _confirmed(load, points, stages, estimate.rate)):
             yield from _bisect(load, points, stages)
     except SearchOver as over:
         return conclude(load, points, stages, over.ended_by, over.reason)
@@ -182,7 +187,7 @@ def _quick(
 ) -> Generator[StagePlan, Stage, str]:
     """A stage of 15 service times; its outcome. An estimate needs 500 arrivals at least, doubling 100."""
     arrivals = QUICK_ARRIVALS if purpose == OVERLOADING else DOUBLING_ARRIVALS
-    seconds = max(QUICK_SERVICE_TIMES * service_seconds(points, stages), arrivals / rate)
+    seconds = max(QUICK_SERVICE_TIMES * service_seconds(points, stages), arrivals / rate, SHORTEST_QUICK_SECONDS)
     return (yield from _tried(load, points, stages, rate, purpose, seconds, QUICK_SIGMAS))
 
 
@@ -194,7 +199,7 @@ def _long(
     Raises:
         SearchOver: it is undecided, since `max_stage` is too short.
     """
-    seconds = max(ENOUGH_SERVICE_TIMES * service_seconds(points, stages), ENOUGH_ARRIVALS / rate)
+    seconds = max(ENOUGH_SERVICE_TIMES * service_seconds(points, stages), ENOUGH_ARRIVALS / rate, SHORTEST_LONG_SECONDS)
     outcome = yield from _tried(load, points, stages, rate, purpose, seconds)
     if outcome == UNDECIDED:
         raise SearchOver("undecided", f"stages as long as max_stage cannot decide: {points[-1].reason}")
@@ -215,7 +220,6 @@ def _tried(
     sigmas: by how many `sqrt(2 A)` of its A arrivals a backlog must have grown, or else it is undecided.
     """
     service = service_seconds(points, stages)
-    seconds = max(seconds, SHORTEST_SECONDS)
     warmup = FILLING_SERVICE_TIMES * service
     stage = yield at_rate(load, rate, warmup + seconds, purpose, warmup_seconds=warmup)
     stages.append(stage)
