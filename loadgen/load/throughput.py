@@ -12,13 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.metrics.student import student_t_975
 from loadgen.metrics.summary import Stage
 
 FEWEST_BATCHES: Final = 4
 MOST_BATCHES: Final = 12
 SERVICE_TIMES_PER_BATCH: Final = 2
-Z_975: Final = 1.959964
-"""The .975 quantile of the normal distribution (any table of it)."""
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -69,20 +68,9 @@ def completed_rate(stages: Sequence[Stage], service_seconds: float) -> Completed
     rate = sum(part.rate * part.seconds for part in parts) / seconds
     spread = sum(part.squares for part in parts) / freedom
     variance = sum(part.seconds**2 * 1.2 * spread / part.batches for part in parts) / seconds**2
-    half = t_975(freedom) * sqrt(variance)
+    half = student_t_975(freedom) * sqrt(variance)
     completions = sum(part.completions for part in parts)
     return Completed(rate, max(0.0, rate - half), rate + half, completions) if rate > 0 else None
-
-
-def t_975(freedom: int) -> float:
-    """The .975 quantile of Student's t, to 1 % from 3 degrees of freedom on (Cornish and Fisher's expansion)."""
-    z, n = Z_975, float(freedom)
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
 
 
 class _Part(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadgen.load.throughput import completed_rate, t_975
+from loadgen.load.throughput import completed_rate
 from loadgen.metrics.summary import Series, Stage, Window
 from tests.load.handmade import stage
 
@@ -114,8 +114,3 @@ def test_more_stages_narrow_the_interval():
 @pytest.mark.parametrize("stages", [[], [overloaded([3, 4])], [overloaded([0] * 48)], [stage()]])
 def test_where_too_little_is_known_there_is_no_estimate(stages):
     assert completed_rate(stages, 1.0) is None
-
-
-@pytest.mark.parametrize(("freedom", "value"), [(3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042)])
-def test_students_quantile_is_that_of_the_tables_to_1_percent(freedom, value):
-    assert t_975(freedom) == pytest.approx(value, rel=0.01)
