@@ -70,19 +70,26 @@ def _concluded(play: Callable[[], Summary], directory: Path, console: Console, *
     if not quiet:
         render_summary(summary, console)
         console.print(f"\nfiles in {directory}", markup=False, highlight=False, soft_wrap=True)
+        if summary.interrupted or summary.failure is not None:
+            console.print(f"to go on: loadgen run --resume {directory}", markup=False, highlight=False, soft_wrap=True)
     return exit_code(summary)
 
 
 def exit_code(summary: Summary) -> ExitCode:
-    """The exit code of a run; where several hold, the order is 130, 3, 4, 1."""
+    """The exit code of a run; where several hold, the order is 130, 3, 4, 1.
+
+    A search that found no load at which the target keeps its SLO has missed it.
+    """
     completed = sum(stage.books.completed for stage in summary.stages)
-    slo = summary.verdict.slo
+    slo, search = summary.verdict.slo, summary.search
     if summary.interrupted:
         return ExitCode.INTERRUPTED
     if completed == 0:
         return ExitCode.UNREACHABLE
     if not summary.verdict.valid:
         return ExitCode.INVALID
+    if search is not None and search.saturation is None and search.ended_by in ("target", "abort_when"):
+        return ExitCode.SLO_MISSED if summary.profile.get("slo") else ExitCode.UNREACHABLE
     if slo is not None and slo.met is False:
         return ExitCode.SLO_MISSED
     return ExitCode.OK

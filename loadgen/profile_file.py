@@ -135,7 +135,11 @@ def _dataset_faults(profile: Profile) -> list[str]:
 
 def run_dir(profile: Profile) -> Path:
     """The folder for a run of this profile that starts now, by local time."""
-    return resolve_dir(profile.output.dir, profile.name, datetime.datetime.now().astimezone())
+    first = path = resolve_dir(profile.output.dir, profile.name, datetime.datetime.now().astimezone())
+    number = 2
+    while "{time}" in profile.output.dir and path.exists():  # another run that started within the same second
+        path, number = first.with_name(f"{first.name}-{number}"), number + 1
+    return path
 
 
 def resolve_dir(pattern: str, name: str, started: datetime.datetime) -> Path:

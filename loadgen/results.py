@@ -1,6 +1,7 @@
 """What a run found, from its journal: its measurements, and the answer of a search where it was one."""
 
 from pathlib import Path
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -9,8 +10,10 @@ from loadgen.load.program import program_of, search_result
 from loadgen.metrics.journal import COMPLETE
 from loadgen.metrics.run_journal import read_overview
 from loadgen.metrics.summarise import summarise
-from loadgen.metrics.summary import SearchResult, Summary, Verdict
+from loadgen.metrics.summary import SearchResult, Stage, Summary, Verdict
 from loadgen.profile import Profile, is_search
+
+_CAPPED_SHARE: Final = 0.01
 
 
 def summary_of(directory: Path) -> Summary:
@@ -30,7 +33,40 @@ def summary_of(directory: Path) -> Summary:
     if summary.stages and (summary.stages[-1].ended_by not in COMPLETE or program_of(profile)(summary.stages)):
         cut = _cut(directory, summary)
     found = search_result(profile.load, profile.slo, summary.stages, cut)
-    return summary if found is None else replace(summary, search=found, verdict=_verdict(summary.verdict, found))
+    if found is None:
+        return summary
+    return replace(summary, search=found, verdict=_verdict(_with_stages(summary, found), found))
+
+
+def _with_stages(summary: Summary, found: SearchResult) -> Verdict:
+    """The verdict with what a reader must know of the stages of a search, which it does not judge one by one."""
+    warnings = list(summary.verdict.warnings)
+    late = [number for number, stage in enumerate(summary.stages, 1) if stage.generator_faults]
+    if late:
+        warnings.append(
+            f"The generator was late in {_stages(late)}: do not read their latencies; whether the backlog grows does"
+            " not depend on it."
+        )
+    upper = found.evidence[1]
+    if upper is not None and upper < len(summary.stages) and _capped(summary.stages[upper]):
+        warnings.append(
+            f"In {_stages([upper + 1])}, which failed, requests waited for a slot or were dropped for want of one:"
+            " workers.max_inflight, and not the target, may be the limit that was found. Raise it and search again."
+        )
+    return replace(summary.verdict, warnings=warnings)
+
+
+def _stages(numbers: list[int]) -> str:
+    return f"stage{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+
+
+def _capped(stage: Stage) -> bool:
+    """Whether more than 1 % of the window's requests were dropped, or p99 of the wait for a slot is more than 1 % of
+    what requests took."""
+    queued, service = stage.latency_seconds.queued, stage.latency_seconds.service
+    if stage.window.books.dropped > _CAPPED_SHARE * stage.window.books.intended or not stage.window.sent:
+        return True
+    return queued is not None and service is not None and queued.p99 > _CAPPED_SHARE * service.mean
 
 
 def _cut(directory: Path, summary: Summary) -> str:

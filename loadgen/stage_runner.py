@@ -226,7 +226,8 @@ class StageRunner:
         at = Glance(
             now_ns=now_ns,
             ended_before_ns=min((instant for instant in unended if instant is not None), default=now_ns),
-            arrivals_by=None if schedule is None else schedule.intended_by,
+            # What is dropped never came in: of what is let in, no more can be inside than there are slots.
+            arrivals_by=None if schedule is None or self._plan.overflow == "drop" else schedule.intended_by,
             stretch_ns=stretch_ns,
         )
         return self._context.so_far.glance(at, self._number)

@@ -49,6 +49,10 @@ def variants(profile: Profile) -> tuple[Variant, ...]:
             words = ", ".join(f"{key} = {show(value, key)}" for key, value in settings.items())
             for fault in error.faults:  # one that does not depend on the other keys is told once
                 first.setdefault(fault, f"sweep: with {words}: {fault}")
+    for place, one in enumerate(found):
+        if any(one.profile == other.profile for other in found[:place]):
+            words = ", ".join(f"{key} = {value!r}" for key, value in one.settings.items())
+            first.setdefault(words, f"sweep: {words}: stands there twice, in other words")
     if first:
         raise DecodingError(list(first.values()))
     return tuple(found)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from loadgen.clock import LoopClock
@@ -27,6 +28,7 @@ from loadgen.profile import (
     StopWhen,
     Sweep,
     SweepAxis,
+    Workers,
     Workload,
 )
 from loadgen.results import summary_of
@@ -183,6 +185,15 @@ def test_a_ramp_stops_when_its_slo_is_missed(run_course):
     assert stage.ended_by == "stop_when"
     assert "response p90" in stage.end_reason
     assert 50 < stage.window.seconds < 90
+
+
+def test_what_is_dropped_is_no_backlog(run_course):
+    # Eight slots at most are taken, however many come: their number rises with the rate, and no backlog does.
+    base = ramp(StopWhen(backlog_growing=True))
+    dropping = replace(base, load=replace(base.load, overflow="drop"), workers=Workers(max_inflight=8))
+    (stage,) = run_course(dropping).stages
+    assert stage.ended_by == "duration"
+    assert stage.books.dropped > 1000
 
 
 def test_a_ramp_that_nothing_stops_runs_to_its_end(run_course):

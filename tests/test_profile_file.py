@@ -624,6 +624,16 @@ def test_a_runs_folder_is_that_of_its_profile_now() -> None:
     assert before - datetime.timedelta(seconds=1) < started <= datetime.datetime.now()
 
 
+def test_runs_that_start_within_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    profile = load_profile("poisson", Overrides(sets=(f"output.dir={tmp_path}/{{name}}-{{time}}",)))
+    folders = set()
+    for _ in range(3):
+        folder = run_dir(profile)
+        folder.mkdir()
+        folders.add(folder)
+    assert len(folders) == 3
+
+
 def test_a_runs_folder_may_have_no_placeholder() -> None:
     assert resolve_dir("out", "poisson", STARTED) == Path("out")
 

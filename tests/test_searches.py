@@ -17,7 +17,19 @@ from loadgen.load.halt import Halt
 from loadgen.load.sweep import POINT
 from loadgen.metrics.slo import Slo
 from loadgen.metrics.summary import SearchResult, Summary
-from loadgen.profile import Concurrency, Fixed, Load, Poisson, Profile, Saturate, SimTarget, Sweep, SweepAxis, Workload
+from loadgen.profile import (
+    Concurrency,
+    Fixed,
+    Load,
+    Poisson,
+    Profile,
+    Saturate,
+    SimTarget,
+    Sweep,
+    SweepAxis,
+    Workers,
+    Workload,
+)
 from loadgen.profile_file import load_profile
 from loadgen.remake import remake
 from loadgen.results import summary_of
@@ -255,3 +267,20 @@ def test_a_search_that_was_interrupted_is_gone_on_with_to_the_same_answer(run_co
     resumed = run_course(asked, "cut", resume=True)
     assert found(resumed) == found(whole)
     assert [stage.books for stage in resumed.stages] == [stage.books for stage in whole.stages]
+
+
+def test_where_max_inflight_is_the_limit_the_report_says_so(simulated):
+    # 8 of the 64 slots can be used, which serve about 40/s, and requests wait for them outside.
+    asked = profile(Saturate(max_time=seconds(600)))
+    capped = simulated(replace(asked, workers=Workers(max_inflight=8)))
+    assert found(capped).saturation is not None
+    assert found(capped).saturation < 0.5 * TRUTH
+    assert any("workers.max_inflight" in warning for warning in capped.verdict.warnings)
+    assert not any("workers.max_inflight" in warning for warning in simulated(asked).verdict.warnings)
+
+
+def test_a_search_that_finds_no_load_at_which_the_slo_is_kept_ends_as_a_missed_one(simulated):
+    slo = Slo(ttft={"p95": Duration(1_000_000)})
+    summary = simulated(replace(profile(Saturate()), slo=slo))
+    assert found(summary).saturation is None
+    assert exit_code(summary) == ExitCode.SLO_MISSED

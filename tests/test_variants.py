@@ -77,6 +77,11 @@ def test_a_key_that_stands_there_twice_is_refused() -> None:
     assert "twice" in faults(grid(("load.rate", (1, 2)), ("load.rate", (3, 4))))[0]
 
 
+def test_one_value_in_two_spellings_is_refused() -> None:
+    (fault,) = faults(grid(("load.rate", (20, "20/s"))))
+    assert fault == "sweep: load.rate = '20/s': stands there twice, in other words"
+
+
 def test_a_search_takes_no_grid() -> None:
     assert "search" in faults(grid(("workload.output_tokens", (4, 16)), load=Saturate()))[0]
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.metrics.shares import wilson_interval
+from loadgen.metrics.shares import Z_975, wilson_interval
 from loadgen.metrics.slo import MET, MISSED, UNDECIDED, Slo, check
 from loadgen.metrics.summary import PERCENTILES, SloCheck, Stage
 from loadgen.units import format_seconds
@@ -25,6 +25,8 @@ CLEAR_ARRIVALS: Final = 200
 
 FEWEST_FAILURES: Final = 5
 """Fewer are no sign of a share of failures: one of twelve is more than 1 %, by Wilson's interval."""
+CLUSTERED: Final = 4
+"""Failures and drops come in clusters: their share varies as that of so many fewer independent requests would."""
 TURNED_AWAY: Final = 0.01
 """Without a promise on failures, the share of requests that a target which sustains its load may turn away."""
 
@@ -122,17 +124,22 @@ def _overloaded(stage: Stage) -> str | None:
 
 
 def _turned_away(slo: Slo | None, stage: Stage) -> str | None:
-    """In words that more than 1 % of the requests failed or were dropped, by the lower end of Wilson's interval.
+    """In words that more than 1 % of the requests failed or were dropped, by the lower end of Wilson's interval, which
+    is made twice as wide since they come in clusters.
 
     Who refuses what is too much keeps its latencies. Where the SLO says how many may fail, that alone counts.
     """
     books = stage.window.books
     failed = 0 if slo is not None and slo.error_rate is not None else books.failures
     tried = books.completed + books.failures + books.dropped
-    if failed + books.dropped < FEWEST_FAILURES or wilson_interval(failed + books.dropped, tried)[0] <= TURNED_AWAY:
+    if failed + books.dropped < FEWEST_FAILURES or _lowest_share(failed + books.dropped, tried) <= TURNED_AWAY:
         return None
     parts = (f"{failed} failed" if failed else "", f"{books.dropped} were dropped" if books.dropped else "")
     return f"of {tried} requests {' and '.join(filter(None, parts))} (at most {TURNED_AWAY:.0%})"
+
+
+def _lowest_share(turned_away: int, tried: int) -> float:
+    return wilson_interval(turned_away, tried, CLUSTERED * Z_975 * Z_975)[0]
 
 
 # --- how much a look must have seen -----------------------------------------------------------------------------------

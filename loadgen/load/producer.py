@@ -86,9 +86,11 @@ class Producer:
     async def _ship_in_time(
         self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt, bell: Bell
     ) -> Ended:
+        waited = False
         while halt.reason is None and (now_ns := self._clock.now_ns()) < schedule.end_ns:
             await self._ship_until(stage, schedule, indices, now_ns + self.lookahead_ns)
-            if self._behind(schedule):
+            waited = self._behind(schedule)
+            if waited:
                 if plan.overflow == "drop":
                     self._recorder.book(stage, DROPPED, schedule.take(self._clock.now_ns(), 1 << 30))
                 await self._wait(now_ns + _TICK_NS)
@@ -96,15 +98,18 @@ class Producer:
             else:
                 next_ns = schedule.end_ns if schedule.next_ns is None else schedule.next_ns - self.lookahead_ns
                 await self._wait(min(max(now_ns + _TICK_NS, next_ns), schedule.end_ns), bell)
-        return self._end(stage, schedule, halt)
+        return self._end(stage, schedule, halt, waited)
 
-    def _end(self, stage: int, schedule: Schedule, halt: Halt) -> Ended:
-        """The arrivals are over: what was due and never found a credit is unfinished."""
+    def _end(self, stage: int, schedule: Schedule, halt: Halt, waited: bool) -> Ended:
+        """The arrivals are over: what was due and never found a credit is unfinished.
+
+        waited: there was no credit for it when it was last looked for one.
+        """
         now_ns = self._clock.now_ns()
         halted = halt.reason is not None and now_ns < schedule.end_ns
         stop_ns = now_ns if halted else schedule.end_ns
-        # With a credit free they waited for the producer and not for a slot, and that is the generator's doing.
-        waited_for_slots = not any(port.credits > 0 for port in self._pool.ports)
+        # With a credit free all along they waited for the producer and not for a slot: that is the generator's doing.
+        waited_for_slots = waited or not any(port.credits > 0 for port in self._pool.ports)
         self._recorder.book(stage, UNFINISHED, schedule.take(stop_ns, 1 << 30), queued=waited_for_slots)
         ended_by = halt.reason if halted and halt.reason else schedule.ended_by
         return Ended(stop_ns, ended_by, schedule.intended_by(stop_ns))

@@ -1,8 +1,13 @@
 """When a ramp has shown enough: what `load.stop_when` says of its last stretch."""
 
+from typing import Final
+
 from loadgen.metrics.slo import MISSED, Slo, check
 from loadgen.metrics.summary import Stage
 from loadgen.profile import Ramp, StopWhen
+
+_FEWEST: Final = 20
+"""Of fewer requests a share says nothing."""
 
 
 def stop_reason(rule: StopWhen, slo: Slo | None, load: Ramp, stretch: Stage) -> str | None:
@@ -31,13 +36,13 @@ def _slo_missed(rule: StopWhen, slo: Slo | None, stretch: Stage) -> str | None:
 def _backlog_growing(rule: StopWhen, slo: Slo | None, stretch: Stage) -> str | None:
     if not rule.backlog_growing or not stretch.stationary.growing:
         return None
-    return f"the backlog grew: {stretch.stationary.reason}"
+    return "the backlog grew, beyond the noise"
 
 
 def _failing(rule: StopWhen, slo: Slo | None, stretch: Stage) -> str | None:
     books = stretch.window.books
     ended = books.completed + books.failures
-    if rule.error_rate is None or not ended or books.failures < rule.error_rate * ended:
+    if rule.error_rate is None or ended < _FEWEST or books.failures < rule.error_rate * ended:
         return None
     return f"{books.failures} of {ended} requests failed"
 

@@ -199,7 +199,7 @@ class _Seeker:
         lowest = min(self._points[1:], key=_offered)
         words = self._axis.words(_offered(lowest))
         if lowest.outcome == "fail":
-            raise SearchOver("target", f"the target misses the SLO at every load down to {words}: {lowest.reason}")
+            raise SearchOver("target", f"the target keeps up with no load that was tried, down to {words}")
         raise SearchOver("undecided", f"stages of {longest:.4g} s cannot tell, down to {words}: {lowest.reason}")
 
     def _try(self, value: float, purpose: str) -> Tries:
@@ -207,18 +207,23 @@ class _Seeker:
         stage = yield self._plan(value, purpose)
         found = probe(self._slo, stage)
         self._add(stage, found)
+        if found.outcome == "undecided" and stage.ended_by == "decided":
+            # What a look decided, the whole stage does not tell: it is run again, and looked at late.
+            stage = yield self._plan(value, purpose, patient=True)
+            found = probe(self._slo, stage)
+            self._add(stage, found)
         if found.outcome != "fail" and (found.outcome == "pass" or self._promising(stage)):
             self._likely = max(value, self._likely or 0.0)
             self._service = max(self._service, mean_service_seconds(stage) or 0.0)
         self._completed.append(stage.throughput.requests)
         return found
 
-    def _plan(self, value: float, purpose: str) -> StagePlan:
+    def _plan(self, value: float, purpose: str, *, patient: bool = False) -> StagePlan:
         quick = purpose == DOUBLING
         times, arrivals = (QUICK_SERVICE_TIMES, QUICK_ARRIVALS) if quick else (PROBE_SERVICE_TIMES, PROBE_ARRIVALS)
         look = max(FIRST_LOOK_SERVICE_TIMES * self._service, SHORTEST_LOOK_SECONDS)
         seconds = max(times * self._service, arrivals / self._axis.rate(value, self._service), 2 * look)
-        return self._axis.plan(self._load, value, seconds, purpose, look)
+        return self._axis.plan(self._load, value, seconds, purpose, seconds / 2 if patient else look)
 
     def _promising(self, stage: Stage) -> bool:
         """Whether an undecided stage is on the side of passing by its values."""

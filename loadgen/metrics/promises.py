@@ -18,6 +18,8 @@ class SloCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float | None = None
     ci: tuple[float, float | None] | None = None
     unit: str = "seconds"
+    sufficient: bool = True
+    """Whether at least 10 samples lie beyond the percentile; else the value is hardly more than a maximum."""
     at_least: bool = False
     """The value must be at least the limit, not at most."""
 

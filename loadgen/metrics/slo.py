@@ -86,7 +86,8 @@ def _check_latency(stage: Stage, metric: str, percentile: str, limit: float) -> 
         return SloCheck(stage.name, metric, percentile, limit, UNDECIDED)
     ci = latency.ci.get(percentile)
     outcome = UNDECIDED if ci is None else _judge_latency(latency, PERCENTILES[percentile], ci, limit)
-    return SloCheck(stage.name, metric, percentile, limit, outcome, latency.percentile(percentile), ci)
+    value, enough = latency.percentile(percentile), latency.sufficient.get(percentile, True)
+    return SloCheck(stage.name, metric, percentile, limit, outcome, value, ci, sufficient=enough)
 
 
 def _judge_latency(latency: Latency, fraction: float, ci: Interval, limit: float) -> str:

@@ -311,7 +311,8 @@ class SearchResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """`rate` or `concurrency`: what `saturation`, `bracket` and `offered` mean."""
     ended_by: str
     """`found`; `undecided`: only undecided points are left; `max_time`; `interrupted`; `target`: it does not answer,
-    or fails from the first; `generator`: it was the bottleneck and the target was not reached; `killed`; `failure`."""
+    or fails from the first; `generator`: it was the bottleneck and the target was not reached; `abort_when`; `killed`;
+    `failure`."""
     reason: str
     """In a sentence: how the search ended and what its answer is."""
     points: list[SearchPoint]

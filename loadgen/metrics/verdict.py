@@ -169,7 +169,7 @@ def _about_the_target(stage: Stage) -> Iterator[str]:
         share = books.failures / (books.completed + books.failures)
         yield f"{_percent(share)} of the requests that ended in the window failed: {kinds}"
     if books.unfinished:
-        yield f"{books.unfinished} requests of the window had not ended when the drain was over: lower bounds stand in"
+        yield f"{books.unfinished} requests of the window had not ended when the stage was over: lower bounds stand in"
     if books.lost:
         yield f"{books.lost} requests of the window were lost with a worker that died"
     if stage.stationary.verdict == "unstable":
@@ -186,6 +186,11 @@ def _about_the_load(finding: Finding) -> Iterator[str]:
         yield (
             f"requests waited for a slot, p99 {format_seconds(queued.p99)}: workers.max_inflight is too low or the"
             " target too slow; the wait counts in response time and TTFT"
+        )
+    elif finding.judged and finding.excused and queued is None:
+        yield (
+            f"none of the {finding.excused} requests of the window that waited for a slot got one: workers.max_inflight"
+            " is too low or the target too slow"
         )
     if stage.window.books.dropped:
         share = stage.window.books.dropped / stage.window.books.intended

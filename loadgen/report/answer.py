@@ -60,7 +60,8 @@ def _headline(search: SearchResult, under: str) -> str:
     found = f"{load_text(search, search.saturation)}{under}"
     if search.ended_by in _SOUND:
         return f"{what[0].upper()}{what[1:]}: {found}"
-    return f"Best {what} so far: {found}. The search did not come to its end."
+    least = "at least " if search.saturation == search.bracket[0] else ""
+    return f"Best {what} so far: {least}{found}. The search did not come to its end."
 
 
 def _objective(search: SearchResult) -> str:
@@ -86,12 +87,11 @@ def _bracket(search: SearchResult) -> str:
     if low is None and high is None:
         return "none: no load passed, and none failed"
     if low is None:
-        return f"below {_load(search, high)}, which failed: nothing that was tried passed"
+        return f"below {_load(search, high)}: nothing that was tried passed"
     if high is None:
         return f"{_load(search, low)} or more: nothing that was tried failed"
-    wanted = "" if search.tolerance is None else f" (tolerance of a bisection {percent(search.tolerance)})"
-    apart = f", {percent(high / low - 1)} apart{wanted}" if low > 0 else ""
-    return f"between {_load(search, low)}, which passed, and {_load(search, high)}, which failed{apart}"
+    apart = f", {percent(high / low - 1)} apart" if low > 0 else ""
+    return f"between {_load(search, low)} and {_load(search, high)}{apart}"
 
 
 def _load(search: SearchResult, value: float | None) -> str:

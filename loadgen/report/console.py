@@ -142,12 +142,10 @@ def _print_verdict(verdict: Verdict, console: Console, *, comparison: bool) -> N
 
 
 def _print_few_warnings(warnings: list[str], console: Console) -> None:
-    """Those of the whole run first, a line each: a search of many stages would fill the screen with them."""
+    """Those of the whole run first, and few: a search of many stages would fill the screen with them."""
     ordered = sorted(warnings, key=lambda warning: warning.startswith("Stage "))
-    room = console.width - len("  - ")
     for warning in ordered[:_FEW_WARNINGS]:
-        line = brief(f"warning: {warning}")
-        _print(console, _item(line if len(line) <= room else f"{line[: room - 1]}…", "yellow"))
+        _print(console, _item(f"warning: {warning}", "yellow"))
     if len(ordered) > _FEW_WARNINGS:
         _print(console, _item(f"and {len(ordered) - _FEW_WARNINGS:,} more warnings, which the reports hold", "yellow"))
 

@@ -203,7 +203,7 @@ def _joined(name: str, curve: Curve, trace: Trace, line: dict[str, Any]) -> list
 
 
 def _is_unstable(stage: Stage) -> bool:
-    return stage.stationary.verdict == "unstable"
+    return stage.stationary.verdict == "unstable" or stage.stationary.growing
 
 
 def _hollowed(symbols: list[str], stages: Sequence[Stage]) -> list[str]:

@@ -155,4 +155,6 @@ def _errors(stage: Stage) -> Cell:
 
 def _stationary(stage: Stage) -> Cell:
     verdict = stage.stationary.verdict
+    if verdict == "too_short" and stage.stationary.growing:
+        return _text("growing", BAD)
     return _text(STATIONARY.get(verdict, printable(verdict)), _STATIONARY_TONES.get(verdict, ""))

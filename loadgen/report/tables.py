@@ -215,7 +215,8 @@ def slo_rows(checks: list[SloCheck]) -> list[SloRow]:
 def _slo_row(check: SloCheck) -> SloRow:
     write = _WRITTEN.get(check.unit, significant)
     ends = _ENDS_WRITTEN.get(check.unit, significant)
-    value = NOTHING if check.value is None else Shown(write(check.value), interval(check.ci, ends))
+    text = None if check.value is None else write(check.value) if check.sufficient else "n/a"
+    value = NOTHING if text is None else Shown(text, interval(check.ci, ends))
     return SloRow(stage=printable(check.stage), promise=promise(check), value=value, outcome=check.outcome)
 
 

@@ -239,7 +239,7 @@ def search(build: Any) -> Summary:
 def test_the_answer_of_a_search_stands_before_its_points(search: Summary) -> None:
     text = page_of(search).text
     answer = "Saturation rate: 20/s, under the SLO ended the search was carried through"
-    assert text.index("VALID The generator") < text.index(answer) < text.index("All stages #")
+    assert text.index("VALID These numbers") < text.index(answer) < text.index("All stages #")
     assert "30 % more came than went" in text[text.index("All stages #") :]
 
 
@@ -283,7 +283,7 @@ def test_repeats_have_a_table_of_all_their_quantities(build: Any) -> None:
 def test_a_simulated_run_is_marked_in_the_title_and_at_the_top(build: Any) -> None:
     text = page_of(build.summary(simulated=True)).text
     assert text.startswith("SIMULATED, VALID: poisson")
-    assert text.index("SIMULATED: in virtual time") < text.index("VALID The generator")
+    assert text.index("SIMULATED: in virtual time") < text.index("VALID These numbers")
     assert "SIMULATED" not in page_of(build.summary()).text
 
 
