@@ -159,6 +159,8 @@ class Course:
 
     def _go_on(self, header: RunHeader) -> Recorder:
         keep(self._directory, len(self._so_far))
+        stages = len(self._so_far)
+        self._warnings.append(f"The run was gone on with: its first {stages} stages are of an earlier start.")
         return self._recorder_of(header, RunResumed(_now(), time.time(), self._clock.now_ns()))
 
     def _next(self) -> tuple[StagePlan, ...]:

@@ -8,13 +8,15 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
+
+from loadgen.client.errors import RequestError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,10 +53,16 @@ class LoopThread(Generic[Opened]):
         return self._process == os.getpid() and self._thread.is_alive()
 
     def call(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine there and wait for it. What ends the wait early, such as Ctrl-C, cancels it."""
+        """Run a coroutine there and wait for it. What ends the wait early, such as Ctrl-C, cancels it.
+
+        Raises:
+            RequestError: `close` was called meanwhile.
+        """
         future = self._portal.start_task_soon(method)
         try:
             answer: T = future.result()
+        except CancelledError:
+            raise RequestError("a call of the client", "cancelled", "the client was closed meanwhile") from None
         except BaseException:
             future.cancel()
             raise

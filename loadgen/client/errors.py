@@ -7,9 +7,9 @@ class RequestError(TargetError):
     """A call that got no good answer.
 
     `kind` is one of the kinds of failure of docs/metrics.md (`http_404`, `connect`, `dns`, `tls`, `timeout`,
-    `disconnect`, `protocol`, `server_error`, `abort`, ...), or, of a `LabelError`, `not_a_label` or `no_constraint`.
-    `status` is the answer's status; None where there was no answer. `words` are the server's or the library's own, on
-    one line, and `asked` is what was asked: method and address.
+    `cancelled`, `disconnect`, `protocol`, `server_error`, `abort`, ...), or, of a `LabelError`, `not_a_label` or
+    `no_constraint`. `status` is the answer's status; None where there was no answer. `words` are the server's or the
+    library's own, on one line, and `asked` is what was asked: method and address.
     """
 
     def __init__(self, asked: str, kind: str, words: str, status: int | None = None) -> None:
