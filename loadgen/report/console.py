@@ -11,7 +11,7 @@ from loadgen.metrics.summary import PERCENTILES, SloCheck, Stage, Summary, Verdi
 from loadgen.report.answer import answer_of
 from loadgen.report.comparison import checks_tables, points_table, repeats_table
 from loadgen.report.lines import Line, failures_over, faults_over, generator_lines, stage_lines
-from loadgen.report.points import BAD, DOUBT, GOOD, is_comparison, point_columns
+from loadgen.report.points import BAD, DOUBT, GOOD, is_comparison, point_columns, promised_percentiles
 from loadgen.report.repeats import MAIN, repeat_rows
 from loadgen.report.tables import (
     SIMULATED,
@@ -58,7 +58,10 @@ def _print_summary(summary: Summary, console: Console) -> None:
     _print(console, Text(f"{printable(summary.name)}, started {printable(summary.started_at)}", style="dim"))
     if summary.stages and (comparison or len(summary.stages) > 1):
         console.print()
-        _print(console, points_table(point_columns(summary.stages, summary.search), console.width))
+        _print(
+            console,
+            points_table(point_columns(summary.stages, summary.search, promised_percentiles(summary)), console.width),
+        )
     if comparison:
         _print_comparison(summary, console)
     else:

@@ -22,7 +22,7 @@ from loadgen.report.curves import sweep_plots
 from loadgen.report.figures import Plot, stage_plots
 from loadgen.report.files import as_plain
 from loadgen.report.lines import Line, generator_lines, stage_lines
-from loadgen.report.points import point_columns
+from loadgen.report.points import point_columns, promised_percentiles
 from loadgen.report.repeats import repeat_rows
 from loadgen.report.tables import (
     SIMULATED,
@@ -97,6 +97,7 @@ def to_html(summary: Summary) -> bytes:
     """The whole report as one self-contained page."""
     sweep = sweep_plots(summary)
     several = len(summary.stages) > 1
+    points = point_columns(summary.stages, summary.search, promised_percentiles(summary))
     checks = checks_by_stage(summary.stages, summary.verdict.slo.checks if summary.verdict.slo else [])
     stages = [
         _stage_view(number, stage, own, several=several)
@@ -111,7 +112,7 @@ def to_html(summary: Summary) -> bytes:
         slo=_slo(summary.verdict.slo, several=several, sought=summary.search is not None),
         simulated=SIMULATED if summary.simulated else "",
         answer=answer_of(summary),
-        points=point_columns(summary.stages, summary.search) if several or summary.search is not None else [],
+        points=points if several or summary.search is not None else [],
         repeats=repeat_rows(summary.repeats, summary.stages),
         percentiles=list(PERCENTILES),
         sweep=sweep,

@@ -5,7 +5,15 @@ from typing import Final
 
 import msgspec
 
-from loadgen.metrics.summary import Latency, SearchPoint, SearchResult, Stage, Summary
+from loadgen.metrics.summary import (
+    PERCENTILES,
+    Latencies,
+    Latency,
+    SearchPoint,
+    SearchResult,
+    Stage,
+    Summary,
+)
 from loadgen.report.tables import (
     ABSENT,
     NOTHING,
@@ -64,8 +72,27 @@ def is_comparison(summary: Summary) -> bool:
     )
 
 
-def point_columns(stages: Sequence[Stage], search: SearchResult | None = None) -> list[Column]:
-    """The table of the points, a row a stage; columns that no stage has anything for are left out."""
+def promised_percentiles(summary: Summary) -> list[tuple[str, str]]:
+    """The latencies and percentiles that the profile's SLO sets limits on, such as `ttft` and `p95`."""
+    slo = summary.profile.get("slo")
+    limits = slo.items() if isinstance(slo, dict) else ()
+    return [
+        (metric, name)
+        for metric, values in limits
+        if isinstance(values, dict) and metric in Latencies.__struct_fields__
+        for name in values
+        if name in PERCENTILES
+    ]
+
+
+def point_columns(
+    stages: Sequence[Stage], search: SearchResult | None = None, promised: Sequence[tuple[str, str]] = ()
+) -> list[Column]:
+    """The table of the points, a row a stage; columns that no stage has anything for are left out.
+
+    promised: the latencies and percentiles that decide; they have a column whatever the others are.
+    """
+    latencies = [*(one for one in promised if one not in _LATENCIES), *_LATENCIES]
     told = {point.stage: point for point in search.points} if search is not None else {}
     points = [told.get(place) for place in range(len(stages))]
 
@@ -88,7 +115,7 @@ def point_columns(stages: Sequence[Stage], search: SearchResult | None = None) -
         column("output tokens/s", lambda stage: _text(significant(stage.throughput.output_tokens))),
         *(
             Column(f"{metric} {name}", [_latency(stage, metric, name) for stage in stages])
-            for metric, name in _LATENCIES
+            for metric, name in latencies
         ),
         column("errors", _errors),
         column("stationary", _stationary),

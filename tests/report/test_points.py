@@ -4,7 +4,7 @@ import pytest
 
 from loadgen.metrics.promises import Estimate
 from loadgen.metrics.summary import Latencies, Repeated, Stage, Throughput
-from loadgen.report.points import Column, is_comparison, point_columns, setting_keys
+from loadgen.report.points import Column, is_comparison, point_columns, promised_percentiles, setting_keys
 
 
 def by_heading(columns: list[Column]) -> dict[str, list[str]]:
@@ -83,3 +83,11 @@ def test_errors_strike_the_eye_where_there_are_any(build: Any) -> None:
     stages: list[Stage] = [build.stage(), build.stage(books=build.books(90, {"timeout": 10}))]
     (errors,) = [column for column in point_columns(stages) if column.heading == "errors"]
     assert [(str(cell.value), cell.tone) for cell in errors.cells] == [("0 %", ""), ("10 %", "bad")]
+
+
+def test_the_percentile_that_an_slo_is_about_has_a_column(build: Any) -> None:
+    slo = {"ttft": {"p95": "250ms", "p99": "1s"}, "error_rate": 0.01, "request": {"ttft": "1s"}}
+    summary = build.summary(*build.search_stages(), search=build.search(), profile={"slo": slo})
+    assert promised_percentiles(summary) == [("ttft", "p95"), ("ttft", "p99")]
+    headings = [one.heading for one in point_columns(summary.stages, summary.search, promised_percentiles(summary))]
+    assert headings.count("ttft p95") == headings.count("ttft p99") == 1
