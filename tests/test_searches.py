@@ -270,11 +270,11 @@ def test_a_search_that_was_interrupted_is_gone_on_with_to_the_same_answer(run_co
 
 
 def test_where_max_inflight_is_the_limit_the_report_says_so(simulated):
-    # 8 of the 64 slots can be used, which serve about 40/s, and requests wait for them outside.
+    # 2 of the engine's 8 slots can be used; that other requests wait for them outside does not make them more.
     asked = profile(Saturate(max_time=seconds(600)))
-    capped = simulated(replace(asked, workers=Workers(max_inflight=8)))
+    capped = simulated(replace(asked, workers=Workers(max_inflight=2)))
     assert found(capped).saturation is not None
-    assert found(capped).saturation < 0.5 * TRUTH
+    assert found(capped).saturation < 0.7 * TRUTH
     assert any("workers.max_inflight" in warning for warning in capped.verdict.warnings)
     assert not any("workers.max_inflight" in warning for warning in simulated(asked).verdict.warnings)
 

@@ -241,7 +241,9 @@ def test_a_missed_slo_sets_the_exit_code(tmp_path):
 def test_ctrl_c_ends_a_simulation_in_order(tmp_path):
     folder = tmp_path / "run"
     with subprocess.Popen(
-        command(folder, "constant", "--rate", "10", "--duration", "1000h"), stdout=subprocess.PIPE, text=True
+        command(folder, "constant", "--rate", "10", "--duration", "1000h", "--set", "load.warmup=0s"),
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         # The load has begun once its first stage is in the journal.
         while process.poll() is None and not list(folder.glob("journal/stage-*")):
