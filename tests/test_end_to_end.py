@@ -170,12 +170,20 @@ def test_a_server_that_refuses_fields_of_vllm_is_loaded_without_them(tmp_path):
     assert any("ignore_eos" in warning for warning in ran.summary.verdict.warnings)
 
 
+def command_line(process: psutil.Process) -> list[str]:
+    """Its words; none of a process that has just ended, as one that looks for GPUs does."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
 def workers_of(process: subprocess.Popen, count: int) -> list[psutil.Process]:
     """The worker processes, once they all are there."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and process.poll() is None:
         children = psutil.Process(process.pid).children()
-        workers = [child for child in children if "loadgen.workers.worker" in child.cmdline()]
+        workers = [child for child in children if "loadgen.workers.worker" in command_line(child)]
         if len(workers) == count:
             return workers
         time.sleep(0.05)
@@ -281,7 +289,7 @@ def child_of(process: subprocess.Popen, module: str) -> psutil.Process:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and process.poll() is None:
         for child in psutil.Process(process.pid).children():
-            if module in child.cmdline():
+            if module in command_line(child):
                 return child
         time.sleep(0.05)
     raise AssertionError(f"{module} did not come; exit code {process.poll()}")
