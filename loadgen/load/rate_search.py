@@ -79,8 +79,8 @@ def search(load: Saturate, slo: Slo | None, points: list[SearchPoint]) -> Search
     highest rate that passed so far, and the first 5 S of a stage are left out, in which the target fills.
 
     By simulation (the engine of `loadgen.sim`; 40 seeds each of a decode-bound and a prefill-bound shape, of 64 and of
-    256 slots): all answers within 2.2 % of the truth and all brackets around it, after 5 to 11 stages. A search that is
-    cut after any number of stages had a wrong bracket in 1 of 1,276 cases. With a KV cache that preempts
+    256 slots): all answers within 2.4 % of the truth and all brackets around it, after 5 to 10 stages. A search that is
+    cut after any number of stages had a wrong bracket in 2 of 1,157 cases. With a KV cache that preempts
     and holds about 440 sequences, 9 of 10 answers were 4 to 8 % below what its blocks could carry, after 13 stages,
     and the loss under overload, 9 to 16 %, was told each time. One that holds few sequences tips over at lower rates,
     where their number happens to be high (with 50 at .85 of what its blocks could carry), which is nearer to what it

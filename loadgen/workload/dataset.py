@@ -112,11 +112,6 @@ def read_rows(workload: profile.Workload) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def row_count(workload: profile.Workload) -> int | None:
-    """How many rows a workload's requests are made of; None where they are not from a file. Raises as `read_rows`."""
-    return None if workload.dataset is None else len(read_rows(workload))
-
-
 def places(workload: profile.Workload, rows: int) -> Callable[[int], int]:
     """From the number of a request within a round to that of its row, each row once."""
     if workload.dataset is None or workload.dataset.order == "sequential":
