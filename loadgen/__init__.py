@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadgen.client import VLLMClient
-    from loadgen.profile_file import load_profile
-    from loadgen.runner import run
+    from loadgen.profile.file import load_profile
+    from loadgen.runner.run import run
 
 __version__ = "0.1.0"
 __all__ = ["VLLMClient", "load_profile", "run"]
 
-_HOMES = {"VLLMClient": "loadgen.client", "load_profile": "loadgen.profile_file", "run": "loadgen.runner"}
+_HOMES = {"VLLMClient": "loadgen.client", "load_profile": "loadgen.profile.file", "run": "loadgen.runner.run"}
 
 
 def __getattr__(name: str) -> Any:

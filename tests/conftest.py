@@ -7,13 +7,13 @@ import anyio
 import pytest
 from hypothesis import settings
 
-from loadgen import virtual_time
 from loadgen.clock import Clock
+from loadgen.judge.summarise import summarise
 from loadgen.load.halt import Halt
-from loadgen.metrics.summarise import summarise
-from loadgen.metrics.summary import Summary
 from loadgen.profile import Profile
-from loadgen.runner import measure
+from loadgen.runner import virtual_time
+from loadgen.runner.run import measure
+from loadgen.summary.summary import Summary
 from loadgen.targets.kinds import checked_target
 from loadgen.workers.launch import InlineLauncher, Launcher
 

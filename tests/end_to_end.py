@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from loadgen.metrics.summary import Summary
 from loadgen.report.files import read_summary
+from loadgen.sim.api.server import ServerSettings
 from loadgen.sim.config import SimConfig, SimFaults
-from loadgen.sim.server import ServerSettings
+from loadgen.summary.summary import Summary
 
 # The engine of these tests is fast, so that it is not what they wait for.
 QUICK = SimConfig(step_base_seconds=0.002, seconds_per_prefill_token=1e-6, seconds_per_decode_seq=1e-5)
@@ -34,7 +34,7 @@ class Ran(NamedTuple):
 
 
 def command(folder: Path, profile: str, *options: str) -> list[str]:
-    return [sys.executable, "-m", "loadgen.cli", "run", profile, "--out", str(folder), *options]
+    return [sys.executable, "-m", "loadgen.cli.commands", "run", profile, "--out", str(folder), *options]
 
 
 def run(folder: Path, profile: str, *options: str, timeout: float = 90) -> Ran:
@@ -61,7 +61,7 @@ def simulated_server(config: SimConfig = QUICK, **faults: Any) -> Iterator[Serve
     """The simulated vLLM in a process of its own, which ends when its standard input does."""
     settings = ServerSettings(config=config, faults=SimFaults(**faults))
     with subprocess.Popen(
-        [sys.executable, "-m", "loadgen.sim.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "loadgen.sim.api.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdin.write(msgspec.json.encode(settings) + b"\n")
         process.stdin.flush()

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from loadgen.clock import Clock
-from loadgen.metrics.outcome import Exchange
+from loadgen.measure.outcome import Exchange
 from loadgen.profile import Profile, Workload
 from loadgen.targets.base import Opening, TargetInfo
 from loadgen.targets.tokenization import tokenizer_of_simulator

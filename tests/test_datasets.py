@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from loadgen.cli.check import render_expectation
 from loadgen.clock import MonotonicClock
-from loadgen.expectation import DatasetExpectation, expected
-from loadgen.metrics.accuracy import Accuracy
 from loadgen.profile import Profile
-from loadgen.profile_file import Overrides, check_environment, load_profile, profile_toml
-from loadgen.report.expectation import render_expectation
+from loadgen.profile.file import Overrides, check_environment, load_profile, profile_toml
 from loadgen.report.files import read_summary
+from loadgen.runner.expectation import DatasetExpectation, expected
+from loadgen.summary.accuracy import Accuracy
 from loadgen.targets.kinds import checked_target
 from tests.end_to_end import run, sets
 
@@ -164,7 +164,7 @@ def test_a_bad_row_ends_the_command_with_2_and_one_line_before_anything_starts(t
 
 def test_a_check_reads_the_file_too(tmp_path: Path) -> None:
     profile = written(tmp_path, {"prompt": ""})
-    command = [sys.executable, "-m", "loadgen.cli", "check", str(profile)]
+    command = [sys.executable, "-m", "loadgen.cli.commands", "check", str(profile)]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=60)
     words = f"{profile}: workload.dataset: {tmp_path / 'rows.jsonl'}, line 1: prompt: empty\n"
     assert (checked.returncode, checked.stdout, checked.stderr) == (2, "", words)

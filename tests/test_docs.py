@@ -11,16 +11,16 @@ import msgspec
 import pytest
 import typer.main
 
-from loadgen.cli import app
-from loadgen.load.rate_search import CONFIRM_STABLE, CONFIRM_UNSTABLE, OVERLOADING
-from loadgen.load.saturate import CUTS
-from loadgen.load.slo_search import BISECTION, DOUBLING
-from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, LOST, TIMEOUT, UNFINISHED
-from loadgen.metrics.records import Record
-from loadgen.metrics.summary import Summary
+from loadgen.cli.commands import app
+from loadgen.measure.outcome import CANCELLED, COMPLETED, DROPPED, LOST, TIMEOUT, UNFINISHED
+from loadgen.measure.records import Record
 from loadgen.profile import Profile
-from loadgen.profile_file import Overrides, load_profile
-from loadgen.targets import chunks
+from loadgen.profile.file import Overrides, load_profile
+from loadgen.search.rate import CONFIRM_STABLE, CONFIRM_UNSTABLE, OVERLOADING
+from loadgen.search.saturate import CUTS
+from loadgen.search.slo import BISECTION, DOUBLING
+from loadgen.summary.summary import Summary
+from loadgen.targets.http import chunks
 
 ROOT: Final = Path(__file__).parent.parent
 FORMATS: Final = ROOT / "docs" / "formats.md"

@@ -277,7 +277,7 @@ def test_a_run_killed_outright_can_be_reported_from_what_it_left(tmp_path):
 def test_a_taken_port_of_the_simulator_is_told_in_one_line():
     with simulated_server() as server:
         port = server.url.rpartition(":")[2]
-        serve = [sys.executable, "-m", "loadgen.cli", "sim", "serve", "--port", port]
+        serve = [sys.executable, "-m", "loadgen.cli.commands", "sim", "serve", "--port", port]
         done = subprocess.run(serve, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
@@ -316,7 +316,7 @@ def test_an_embedded_server_that_hangs_costs_the_run_no_report(tmp_path):
     options = ["--rate", "10", "--duration", "3s", *sets(load__drain="2s"), *SHORT]
     with subprocess.Popen(command(folder, "constant", *options), stdout=subprocess.PIPE, text=True) as process:
         workers_of(process, 1)
-        server = child_of(process, "loadgen.sim.server")
+        server = child_of(process, "loadgen.sim.api.server")
         time.sleep(1)
         server.send_signal(signal.SIGSTOP)
         process.communicate(timeout=60)

@@ -48,7 +48,7 @@ def target(url, *keys):
 
 def loadgen(*arguments, timeout=60):
     """The command, to its end."""
-    words = [sys.executable, "-m", "loadgen.cli", *map(str, arguments)]
+    words = [sys.executable, "-m", "loadgen.cli.commands", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, timeout=timeout)
 
 
@@ -108,7 +108,7 @@ def free_port():
 @contextmanager
 def server_at(port):
     """A simulated server at a port, so that it can come back there."""
-    words = [sys.executable, "-m", "loadgen.cli", "sim", "serve", "--port", str(port)]
+    words = [sys.executable, "-m", "loadgen.cli.commands", "sim", "serve", "--port", str(port)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         try:

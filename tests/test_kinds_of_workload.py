@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.metrics.summary import Stage
 from loadgen.report.files import read_summary
+from loadgen.summary.summary import Stage
 from tests.end_to_end import Ran, run, sets, simulated_server
 
 RATE, SECONDS = 10, 3

@@ -1,10 +1,10 @@
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.expectation import expected
-from loadgen.load.program import planned
 from loadgen.profile import Audio, EngineTarget, Images, Profile, SimTarget
-from loadgen.profile_file import Overrides, ReadyProfile, load_profile, ready_profiles
+from loadgen.profile.file import Overrides, ReadyProfile, load_profile, ready_profiles
+from loadgen.runner.expectation import expected
+from loadgen.search.program import planned
 
 READY = ready_profiles()
 ENGINES = [ready for ready in READY if ready.name in ("engine", "engine-audio", "engine-image")]

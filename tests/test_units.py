@@ -2,15 +2,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from loadgen.units import (
-    NS_PER_SECOND,
-    Duration,
-    Rate,
-    format_duration,
-    format_seconds,
-    parse_duration,
-    parse_rate,
-)
+from loadgen.units import NS_PER_SECOND, Duration, Rate, format_duration, format_seconds, parse_duration, parse_rate
 
 LONGEST_NS = 100_000 * 3600 * NS_PER_SECOND
 

@@ -34,9 +34,9 @@ from typing import NamedTuple
 
 from engine_runs import TOOLS, Profile, loadgen, parser_of, process_group, say
 
-from loadgen.metrics.delta import StageDelta
-from loadgen.metrics.journal import WorkerStats, read_stage
-from loadgen.targets.postmortem import epitaph
+from loadgen.measure.delta import StageDelta
+from loadgen.measure.journal import WorkerStats, read_stage
+from loadgen.targets.engine.postmortem import epitaph
 
 BUDGET = 0.95
 

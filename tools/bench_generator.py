@@ -27,7 +27,7 @@ import tomli_w
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.metrics.journal import WorkerStats, read_run, read_stage
+from loadgen.measure.journal import WorkerStats, read_run, read_stage
 
 TOOLS = Path(__file__).resolve().parent
 STREAMS = 64
@@ -106,7 +106,7 @@ def loadgen(settings: Profile, *, while_running: Callable[[psutil.Process], None
         source.write_text(tomli_w.dumps(settings))
         began = time.monotonic()
         process = psutil.Popen(
-            [sys.executable, "-m", "loadgen.cli", "run", str(source), "--out", str(run), "--quiet"],
+            [sys.executable, "-m", "loadgen.cli.commands", "run", str(source), "--out", str(run), "--quiet"],
             stdout=subprocess.DEVNULL,
         )
         if while_running is not None:

@@ -20,11 +20,11 @@ import numpy as np
 
 from loadgen.load.arrivals import Schedule
 from loadgen.profile import Fixed, Poisson, Profile, SimTarget, Workload
+from loadgen.runner.simulate import simulate
+from loadgen.runner.virtual_time import run_virtually
 from loadgen.sim.config import SimConfig
-from loadgen.sim.scheduler import Scheduler, SimRequest
-from loadgen.simulate import simulate
+from loadgen.sim.engine.scheduler import Scheduler, SimRequest
 from loadgen.units import NS_PER_SECOND, Duration, Rate
-from loadgen.virtual_time import run_virtually
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 32

@@ -2,7 +2,7 @@
 
 Two judgements of one search over real HTTP and real processes:
 
-- Against the embedded simulator the truth is known: `loadgen.sim.capacity`. The answer's error is printed.
+- Against the embedded simulator the truth is known: `loadgen.sim.engine.capacity`. The answer's error is printed.
 - Against any server (`--target URL`): two further runs of loadgen, at 0.9 and 1.15 times the answer, each of 35 mean
   service times or 2,000 requests. The first must be stable and the second unstable.
 
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.profile import SimTarget
-from loadgen.profile_file import load_profile
-from loadgen.sim.capacity import capacity
+from loadgen.profile.file import load_profile
+from loadgen.sim.engine.capacity import capacity
 
 SERVICE_TIMES, REQUESTS = 40, 2400
 """A little more than it takes to tell, since the target fills first."""
@@ -63,7 +63,7 @@ def _confirmed(rate: float, service: float, folder: Path, options: argparse.Name
 
 
 def _loadgen(profile: str, folder: Path, options: argparse.Namespace, sets: list[str] | None = None) -> dict[str, Any]:
-    command = [sys.executable, "-m", "loadgen.cli", "run", profile, "--out", str(folder), "--quiet"]
+    command = [sys.executable, "-m", "loadgen.cli.commands", "run", profile, "--out", str(folder), "--quiet"]
     if options.target:
         command += ["--target", options.target]
     if options.model:

@@ -63,7 +63,7 @@ def loadgen(profile: Profile, folder: Path) -> Run:
     folder.mkdir(parents=True)
     source, out = folder / "bench.toml", folder / "run"
     source.write_text(tomli_w.dumps(profile), encoding="utf-8")
-    command = [sys.executable, "-m", "loadgen.cli", "run", str(source), "--out", str(out), "--quiet"]
+    command = [sys.executable, "-m", "loadgen.cli.commands", "run", str(source), "--out", str(out), "--quiet"]
     status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
     if not (out / "summary.json").exists():
         raise SystemExit(f"loadgen ended with exit code {status}")

@@ -40,8 +40,8 @@ from typing import Any, NamedTuple
 
 from engine_runs import Profile, Run, loadgen, parser_of, process_group, say
 
-from loadgen.metrics.repeats import across
-from loadgen.targets.postmortem import epitaph
+from loadgen.judge.repeats import across
+from loadgen.targets.engine.postmortem import epitaph
 
 METRICS = ("ttft", "itl", "tpot", "response")
 PERCENTILES = ("p50", "p90", "p99")

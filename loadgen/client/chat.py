@@ -12,7 +12,7 @@ from loadgen.client.labels import check_answer, check_labels, usable_constraint
 from loadgen.client.scoring import prompt_of
 from loadgen.client.tokens import check_text
 from loadgen.client.types import ChatResponse, Messages, messages_of
-from loadgen.targets.endpoints.constraint import fields_for, without_unwanted
+from loadgen.targets.http.endpoints.constraint import fields_for, without_unwanted
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,14 +17,7 @@ from loadgen.client.label_logprobs import Way
 from loadgen.client.labels import constraint_of
 from loadgen.client.scoring import score
 from loadgen.client.tokens import detokenize, tokenize
-from loadgen.client.types import (
-    ChatResponse,
-    EmbeddingResponse,
-    Messages,
-    ModelInfo,
-    ScoringResponse,
-    Tokenized,
-)
+from loadgen.client.types import ChatResponse, EmbeddingResponse, Messages, ModelInfo, ScoringResponse, Tokenized
 from loadgen.profile import HttpTarget
 
 

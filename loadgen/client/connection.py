@@ -11,14 +11,14 @@ from yarl import URL
 from loadgen.client.errors import RequestError
 from loadgen.client.types import ModelInfo, Token
 from loadgen.clock import MonotonicClock
-from loadgen.metrics.outcome import TIMEOUT, Exchange
+from loadgen.measure.outcome import TIMEOUT, Exchange
 from loadgen.profile import HttpTarget, Workload
 from loadgen.targets.base import TargetInfo
-from loadgen.targets.chunks import PROTOCOL, read_other, read_whole
-from loadgen.targets.endpoints.endpoint import ReadWhole
-from loadgen.targets.http import HttpSession, Prepared
-from loadgen.targets.transport import Transport, open_transport
-from loadgen.targets.words import one_line
+from loadgen.targets.http.chunks import PROTOCOL, read_other, read_whole
+from loadgen.targets.http.endpoints.endpoint import ReadWhole
+from loadgen.targets.http.error_body import one_line
+from loadgen.targets.http.session import HttpSession, Prepared
+from loadgen.targets.http.transport import Transport, open_transport
 from loadgen.units import NS_PER_SECOND, Duration
 from loadgen.workload.request import Message, Request
 

@@ -7,7 +7,7 @@ import msgspec
 from loadgen.client.connection import Connection, typed
 from loadgen.client.errors import RequestError
 from loadgen.client.types import EmbeddingResponse, Usage
-from loadgen.targets.chunks import PROTOCOL
+from loadgen.targets.http.chunks import PROTOCOL
 
 
 class _Item(msgspec.Struct):

@@ -16,7 +16,7 @@ from loadgen.client.errors import LabelError
 from loadgen.client.scoring import Prompt, continuation, score_ids
 from loadgen.client.types import Token, TokenLogprob
 from loadgen.errors import one_failure
-from loadgen.targets.endpoints.constraint import NO_CONSTRAINT
+from loadgen.targets.http.endpoints.constraint import NO_CONSTRAINT
 
 Way = Literal["auto", "exact"]
 """`auto`: from the answer's own log-probabilities where they suffice; `exact`: each label is scored."""

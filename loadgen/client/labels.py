@@ -7,8 +7,8 @@ from loadgen.client.answers import read_chat
 from loadgen.client.connection import Connection, Constraint
 from loadgen.client.errors import LabelError, RequestError
 from loadgen.client.types import ChatResponse
-from loadgen.targets.endpoints.choice import NOT_A_LABEL
-from loadgen.targets.endpoints.constraint import (
+from loadgen.targets.http.endpoints.choice import NOT_A_LABEL
+from loadgen.targets.http.endpoints.constraint import (
     NO_CONSTRAINT,
     TRIAL_LABEL,
     TRIAL_MESSAGES,

@@ -15,7 +15,7 @@ from loadgen.client.connection import Connection, typed
 from loadgen.client.errors import RequestError
 from loadgen.client.tokens import detokenize, ids_of_chat, ids_of_text
 from loadgen.client.types import Messages, ScoringResponse, Token, TokenLogprob, messages_of
-from loadgen.targets.chunks import PROTOCOL
+from loadgen.targets.http.chunks import PROTOCOL
 
 _GENERATED: Final = 1
 """Tokens asked for beside the score: none is refused by some servers. It is no part of the score."""

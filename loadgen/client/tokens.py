@@ -9,7 +9,7 @@ import msgspec
 from loadgen.client.connection import Connection, typed
 from loadgen.client.pieces import texts_of
 from loadgen.client.types import Token, Tokenized
-from loadgen.targets.preflight import TokenizeAnswer
+from loadgen.targets.http.preflight import TokenizeAnswer
 from loadgen.workload.request import Message, Request
 
 _RENDERING: Final = (

@@ -16,8 +16,8 @@ from loadgen.load.arrivals import Schedule
 from loadgen.load.bell import Bell
 from loadgen.load.halt import Halt
 from loadgen.load.stages import StagePlan
-from loadgen.metrics.outcome import DROPPED, UNFINISHED
-from loadgen.metrics.recorder import Recorder
+from loadgen.measure.outcome import DROPPED, UNFINISHED
+from loadgen.measure.recorder import Recorder
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 from loadgen.workers.pool import Pool, Port
 from loadgen.workers.sizing import slot_shares

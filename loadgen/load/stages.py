@@ -5,19 +5,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from loadgen.load.arrivals import OpenLoop
-from loadgen.metrics.outcome import BINS_PER_INTERVAL, Grid
-from loadgen.profile import (
-    AbortWhen,
-    Concurrency,
-    Constant,
-    Gamma,
-    Offline,
-    Poisson,
-    Ramp,
-    Step,
-    Steps,
-    Sweep,
-)
+from loadgen.measure.outcome import BINS_PER_INTERVAL, Grid
+from loadgen.profile import AbortWhen, Concurrency, Constant, Gamma, Offline, Poisson, Ramp, Step, Steps, Sweep
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 
 MIN_INTERVALS: Final = 24

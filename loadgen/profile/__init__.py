@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from loadgen.metrics.slo import Slo
+from loadgen.judge.slo import Slo
 from loadgen.profile.dataset import Dataset
 from loadgen.profile.load import (
     AbortWhen,
@@ -24,12 +24,7 @@ from loadgen.profile.load import (
 )
 from loadgen.profile.sweep import SweepAxis
 from loadgen.profile.table import Positive, Table
-from loadgen.profile.target import (
-    EngineTarget,
-    HttpTarget,
-    SimTarget,
-    Target,
-)
+from loadgen.profile.target import EngineTarget, HttpTarget, SimTarget, Target
 from loadgen.profile.workload import (
     CONVERSATIONS,
     LENGTHS_ASKED,

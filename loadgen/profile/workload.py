@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from loadgen.metrics.journal import STREAMED
+from loadgen.measure.journal import STREAMED
 from loadgen.profile.dataset import FROM_DATASET, Dataset
 from loadgen.profile.table import Positive, Table, TokenCount
 

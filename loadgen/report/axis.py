@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.metrics.summary import Stage
 from loadgen.report.points import setting_keys
 from loadgen.report.tables import setting_text
+from loadgen.summary.summary import Stage
 
 _LOADS: Final = frozenset({"load.rate", "load.concurrency"})
 """Swept keys that are the load itself."""

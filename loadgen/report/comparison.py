@@ -7,10 +7,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.metrics.summary import SloCheck
 from loadgen.report.points import BAD, DOUBT, GOOD, Cell, Column
 from loadgen.report.repeats import RepeatRow
 from loadgen.report.tables import ABSENT, SloRow, promise, slo_rows
+from loadgen.summary.summary import SloCheck
 
 _STYLE: Final = {GOOD: "green", BAD: "bold red", DOUBT: "yellow"}
 _OUTCOME_STYLE: Final = {"met": "green", "missed": "bold red", "undecided": "yellow"}

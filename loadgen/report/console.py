@@ -7,12 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.metrics.summary import PERCENTILES, SloCheck, Stage, Summary, Verdict
-from loadgen.report.answer import answer_of
 from loadgen.report.comparison import checks_tables, points_table, repeats_table
 from loadgen.report.lines import Line, failures_over, faults_over, generator_lines, stage_lines
 from loadgen.report.points import BAD, DOUBT, GOOD, is_comparison, point_columns, promised_percentiles
 from loadgen.report.repeats import MAIN, repeat_rows
+from loadgen.report.search import answer_of
 from loadgen.report.tables import (
     SIMULATED,
     LatencyRow,
@@ -24,6 +23,7 @@ from loadgen.report.tables import (
     slo_line,
     slo_rows,
 )
+from loadgen.summary.summary import PERCENTILES, SloCheck, Stage, Summary, Verdict
 
 _WIDTH: Final = 100
 _FEW_PERCENTILES: Final = ("p50", "p99", "p99.9")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, Final
 
-from loadgen.metrics.summary import Stage, Summary
 from loadgen.report.axis import Axis, Curve, axis_of
 from loadgen.report.figures import COLOURS, NEUTRAL, Plot, Trace, figure_of, seconds_axis, title, with_bars
 from loadgen.report.marks import Limit, Mark, limits_of, marks_of, shapes_of
 from loadgen.report.tables import is_sufficient, offered, printable
+from loadgen.summary.summary import Stage, Summary
 from loadgen.units import format_seconds
 
 _WANTED: Final = (

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.metrics.summary import PERCENTILES, Latency, Series, Stage
 from loadgen.report.tables import is_sufficient, shown
+from loadgen.summary.summary import PERCENTILES, Latency, Series, Stage
 
 Trace = dict[str, Any]
 

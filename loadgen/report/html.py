@@ -16,14 +16,13 @@ from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
-from loadgen.metrics.summary import PERCENTILES, SloCheck, SloVerdict, Stage, Summary
-from loadgen.report.answer import answer_of
 from loadgen.report.curves import sweep_plots
 from loadgen.report.figures import Plot, stage_plots
 from loadgen.report.files import as_plain
 from loadgen.report.lines import Line, generator_lines, stage_lines
 from loadgen.report.points import point_columns, promised_percentiles
 from loadgen.report.repeats import repeat_rows
+from loadgen.report.search import answer_of
 from loadgen.report.tables import (
     SIMULATED,
     LatencyRow,
@@ -42,6 +41,7 @@ from loadgen.report.tables import (
     slo_line,
     slo_rows,
 )
+from loadgen.summary.summary import PERCENTILES, SloCheck, SloVerdict, Stage, Summary
 
 _GLOSSARY: Final = (
     ("ttft", "time to the first token, from the intended start of the request"),

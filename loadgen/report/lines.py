@@ -5,7 +5,6 @@ from typing import Final
 
 import msgspec
 
-from loadgen.metrics.summary import Books, Generator, Items, Latency, Stage, TargetStart, Tokens, WorkerReport
 from loadgen.report.tables import (
     Write,
     brief,
@@ -19,6 +18,7 @@ from loadgen.report.tables import (
     shown,
     significant,
 )
+from loadgen.summary.summary import Books, Generator, Items, Latency, Stage, TargetStart, Tokens, WorkerReport
 from loadgen.units import format_seconds
 
 _MANY_WORKERS: Final = 8

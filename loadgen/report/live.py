@@ -17,9 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.metrics.summary import Books, Live
 from loadgen.report.lines import counts_line
 from loadgen.report.tables import ABSENT, brief, printable, significant
+from loadgen.summary.summary import Books, Live
 from loadgen.units import format_seconds
 
 REFRESH_SECONDS: Final = 0.25

@@ -5,15 +5,6 @@ from typing import Final
 
 import msgspec
 
-from loadgen.metrics.summary import (
-    PERCENTILES,
-    Latencies,
-    Latency,
-    SearchPoint,
-    SearchResult,
-    Stage,
-    Summary,
-)
 from loadgen.report.tables import (
     ABSENT,
     NOTHING,
@@ -27,6 +18,7 @@ from loadgen.report.tables import (
     shown_in_one_unit,
     significant,
 )
+from loadgen.summary.summary import PERCENTILES, Latencies, Latency, SearchPoint, SearchResult, Stage, Summary
 
 GOOD: Final = "good"
 BAD: Final = "bad"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.metrics.summary import PERCENTILES, Books, Latencies, Latency, SloCheck, SloVerdict, Stage
+from loadgen.summary.summary import PERCENTILES, Books, Latencies, Latency, SloCheck, SloVerdict, Stage
 from loadgen.units import format_seconds
 
 ABSENT: Final = "-"

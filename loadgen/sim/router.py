@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from loadgen.clock import Clock
 from loadgen.sim.config import SimConfig, SimFaults
-from loadgen.sim.driver import make_engine
-from loadgen.sim.engine import Engine, TokenStream
+from loadgen.sim.engine.driver import make_engine
+from loadgen.sim.engine.engine import Engine, TokenStream
 
 Routing = Literal["round-robin", "least-loaded", "random"]
 """How a router chooses: each replica in turn; the one with the fewest unfinished requests, of several such the next in

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from loadgen.metrics.outcome import Exchange
+from loadgen.measure.outcome import Exchange
 from loadgen.profile import Workload
 from loadgen.workload.request import Request, Tokenization
 

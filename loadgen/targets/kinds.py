@@ -13,13 +13,13 @@ from loadgen import profile as profiles
 from loadgen.clock import Clock
 from loadgen.profile import LENGTHS_ASKED, EngineTarget, HttpTarget, Profile, SimTarget, Workload
 from loadgen.targets.base import Patience, Target, TargetInfo
-from loadgen.targets.engine_opening import LOG_ENV, open_engine
-from loadgen.targets.http import open_http
-from loadgen.targets.preflight import check_http
-from loadgen.targets.prompt import prompt_format
+from loadgen.targets.engine.opening import LOG_ENV, open_engine
+from loadgen.targets.engine.vllm_api import require_vllm
+from loadgen.targets.http.preflight import check_http
+from loadgen.targets.http.session import open_http
 from loadgen.targets.sim import describe_sim, embedded_server, open_sim
 from loadgen.targets.tokenization import tokenizer_of, tokenizer_of_server, tokenizer_of_simulator
-from loadgen.targets.vllm_api import require_vllm
+from loadgen.workload.prompt import prompt_format
 from loadgen.workload.request import Request, Tokenization
 from loadgen.workload.sources import make_workload
 from loadgen.workload.tokens import estimate

@@ -12,15 +12,15 @@ import msgspec
 
 from loadgen.clock import Clock
 from loadgen.errors import TargetError
-from loadgen.metrics.outcome import Exchange
+from loadgen.measure.outcome import Exchange
 from loadgen.processes import end_process
 from loadgen.profile import HttpTarget, SimTarget, Workload
-from loadgen.sim import tokenizer
-from loadgen.sim.driver import make_engine
+from loadgen.sim.api.server import ServerSettings
+from loadgen.sim.engine.driver import make_engine
+from loadgen.sim.model import tokenizer
 from loadgen.sim.router import Serving
-from loadgen.sim.server import ServerSettings
 from loadgen.targets.base import Opening, TargetInfo
-from loadgen.targets.prompt import refuse_videos
+from loadgen.workload.prompt import refuse_videos
 from loadgen.workload.request import Audio, Image, Request, text_of
 
 UNASKED_OUTPUT_TOKENS: Final = 64
@@ -105,7 +105,7 @@ async def embedded_server(target: SimTarget) -> AsyncIterator[HttpTarget]:
     settings = ServerSettings(config=target.engine, faults=target.faults)
     with tempfile.TemporaryFile() as errors:
         process = await anyio.open_process(
-            [sys.executable, "-m", "loadgen.sim.server"],
+            [sys.executable, "-m", "loadgen.sim.api.server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

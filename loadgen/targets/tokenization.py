@@ -5,9 +5,9 @@ import msgspec
 
 from loadgen.errors import TargetError
 from loadgen.profile import HttpTarget, Workload
-from loadgen.sim import tokenizer
-from loadgen.targets.http import HttpSession
-from loadgen.targets.preflight import server_tokenize
+from loadgen.sim.model import tokenizer
+from loadgen.targets.http.preflight import server_tokenize
+from loadgen.targets.http.session import HttpSession
 from loadgen.workload.request import Message, Tokenization
 from loadgen.workload.tokens import PROBE_LINES, PROBE_TEXT, estimate, from_count, from_token_strings, from_tokenizer
 

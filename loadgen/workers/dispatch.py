@@ -15,8 +15,8 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup, TaskStatus
 
 from loadgen.clock import Clock
-from loadgen.metrics.fold import StageMeter
-from loadgen.metrics.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, TIMEOUT, UNFINISHED, Exchange, Outcome
+from loadgen.measure.aggregate import StageMeter
+from loadgen.measure.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, TIMEOUT, UNFINISHED, Exchange, Outcome
 from loadgen.targets.base import Target
 from loadgen.units import NS_PER_SECOND, NS_PER_US
 from loadgen.workers.jobs import Job, News, StageRun

@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 
-from loadgen.metrics.fold import StageMeter
+from loadgen.measure.aggregate import StageMeter
 from loadgen.targets.base import Target
 from loadgen.workload.request import Request
 from loadgen.workload.sources import Workload

@@ -25,7 +25,7 @@ from anyio.streams.stapled import MultiListener
 from loadgen.clock import Clock
 from loadgen.errors import RunFailure, one_failure
 from loadgen.processes import end_family, end_process, how_it_ended
-from loadgen.targets.engine_opening import LOG_ENV
+from loadgen.targets.engine.opening import LOG_ENV
 from loadgen.targets.kinds import Opener, open_target
 from loadgen.workers.channel import Channel, ChannelClosed, SocketChannel, memory_channels
 from loadgen.workers.lifeline import FOLDER_ENV, PARENT_ENV, family_of

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from loadgen.metrics.fold import StageDelta
-from loadgen.metrics.journal import WorkerStats
-from loadgen.metrics.outcome import Grid
+from loadgen.measure.aggregate import StageDelta
+from loadgen.measure.journal import WorkerStats
+from loadgen.measure.outcome import Grid
 from loadgen.targets.base import Opening, TargetInfo
 from loadgen.workload.request import Tokenization
 

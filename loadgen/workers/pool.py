@@ -15,9 +15,9 @@ from anyio.abc import TaskGroup
 
 from loadgen.clock import Clock
 from loadgen.errors import LoadgenError, RunFailure, TargetError, one_failure
-from loadgen.metrics.journal import WorkerDeath, WorkerOpened
-from loadgen.metrics.outcome import LOST, UNFINISHED
-from loadgen.metrics.recorder import Recorder
+from loadgen.measure.journal import WorkerDeath, WorkerOpened
+from loadgen.measure.outcome import LOST, UNFINISHED
+from loadgen.measure.recorder import Recorder
 from loadgen.targets.base import Opening, Patience
 from loadgen.units import NS_PER_SECOND
 from loadgen.workers.channel import ChannelClosed

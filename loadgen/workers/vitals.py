@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from loadgen.metrics.journal import WorkerStats
+from loadgen.measure.journal import WorkerStats
 from loadgen.workers.dispatch import Dispatcher
 
 

@@ -15,10 +15,10 @@ import anyio.lowlevel
 from anyio.abc import TaskStatus
 
 from loadgen.clock import Clock, MonotonicClock
-from loadgen.decoding import decode
 from loadgen.errors import ExitCode, LoadgenError
-from loadgen.metrics.fold import StageDelta, StageMeter
+from loadgen.measure.aggregate import StageDelta, StageMeter
 from loadgen.profile import Profile
+from loadgen.profile.decoding import decode
 from loadgen.targets.base import Target
 from loadgen.targets.kinds import Opener, open_target
 from loadgen.units import NS_PER_MS, NS_PER_SECOND

@@ -8,8 +8,8 @@ from typing import Final, Literal
 import msgspec
 
 from loadgen import profile
-from loadgen.decoding import DecodingError, decode, show
 from loadgen.errors import LoadgenError
+from loadgen.profile.decoding import DecodingError, decode, show
 from loadgen.profile.table import TokenCount
 from loadgen.profile.workload import are_labels
 from loadgen.workload.hashing import Purpose, fraction, hash64, hash_key

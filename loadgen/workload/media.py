@@ -1,194 +1,260 @@
-"""Synthetic images and sounds: random, different in every request and run, and cheap to make.
+"""Images and sound as a workload names them: decoded for an engine, or encoded for the body of an HTTP request.
 
-A server keeps what it made of an image or a sound under a hash of its content, so a repeated one would cost it nothing.
-Each item therefore spells a 64-bit hash of (seed, nonce, number) in what a decoder gives: in pixels and in samples.
-They mean nothing: a model's speed does not depend on that, but for how long its answers are where it ends them by
-itself.
+`item` is how a message names the one it is about, such as `image 2 of 3`. Pillow and soundfile (extra `media`) are
+imported when the first is asked for; files in the usual formats need neither of them to be encoded.
 """
 
-import io
-import re
-import struct
-from typing import Any, Final
+import base64
+import binascii
+import os
+import warnings
+from contextlib import suppress
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
 
 import msgspec
-import numpy as np
 
-from loadgen import profile
 from loadgen.errors import LoadgenError
-from loadgen.workload.hashing import Purpose, hash64, hash_key
-from loadgen.workload.request import Audio, Image
+from loadgen.workload.prompt import PromptError
 
-_BANDS: Final = 16
-"""Bands of an image, and choices for each: 16^16 is 2^64."""
-_BLOCK: Final = 16
-"""Width and height in pixels of what JPEG codes at once where colours have half the resolution."""
-_QUALITY: Final = 75
-_COARSE: Final = 8
-_FINE: Final = 4
-"""A picture is a smooth field from 8 x 8 random colours, and over it a fainter one with a colour every 4 pixels."""
-_FAINT: Final = 0.25
-_START_OF_SCAN: Final = b"\xff\xda"
-_END_OF_IMAGE: Final = b"\xff\xd9"
-_RESTART: Final = re.compile(rb"(\xff[\xd0-\xd7])")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image as PillowImage
 
-_NOISE_SAMPLES: Final = 1 << 18
-"""Samples that sounds are cut from: 16 s at 16 kHz."""
-_SAMPLE_BYTES: Final = 2
-_SYLLABLES_PER_SECOND: Final = 4.0
-_BANDWIDTH_HZ: Final = 2000
-_LOUDNESS: Final = 6000
-"""Standard deviation of the loudest noise, of at most 32,767."""
+_LONGEST_PATH: Final = 4096
+"""Longer texts are not looked up as a file."""
+_SHOWN: Final = 40
+"""Characters of a source that a message shows."""
+_IMAGE_FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO", "JPEG2000", "AVIF")
+"""What Pillow may read, where its version can: some of its other formats start programs, and those are not for files
+of unknown origin."""
+_TRANSPARENT_MODES: Final = ("RGBA", "LA", "PA", "La", "RGBa")
+_WHITE: Final = (255, 255, 255)
 
 
-class SyntheticMedia:
-    """The images and sounds of each chat: a pure function of (seed, nonce, index), given the versions of the libraries.
+class _Found(msgspec.Struct, frozen=True):
+    """The bytes of a source, and in words where they came from."""
 
-    Made in a worker's event loop, ahead of each request. Measured on one core of a server: a 512 x 512 image takes
-    about 15 us (to encode it anew 700 us), one of 4096 x 4096, 2.5 MB, 4 ms, and 5 s of sound at 16 kHz 7 us.
+    data: bytes
+    origin: str
+
+
+# --- decoded ----------------------------------------------------------------------------------------------------------
+
+
+def decode_image(source: Any, item: str) -> "PillowImage":
+    """The image of a source, whole in memory, in RGB: turned as its EXIF data say, what is transparent on white.
+
+    Raises:
+        PromptError: the source is none that is taken, is no image, or has more pixels than Pillow holds to be safe.
+        LoadgenError: Pillow is not installed.
     """
-
-    def __init__(self, workload: profile.Workload, nonce: int) -> None:
-        """Raises LoadgenError where images are wanted and there is no Pillow."""
-        images, audio = workload.images, workload.audio
-        self._images = 0 if images is None else images.count
-        self._sounds = 0 if audio is None else audio.count
-        self._image = None if images is None else _Images(images, workload.seed, nonce).image
-        self._sound = None if audio is None else _Sounds(audio, workload.seed, nonce).sound
-
-    def parts(self, index: int) -> tuple[Image | Audio, ...]:
-        """What request `index` carries beside its text: its images, then its sounds."""
-        parts: list[Image | Audio] = []
-        if self._image is not None:
-            parts += [Image(self._image(index * self._images + item)) for item in range(self._images)]
-        if self._sound is not None:
-            parts += [Audio(self._sound(index * self._sounds + item)) for item in range(self._sounds)]
-        return tuple(parts)
-
-
-# --- images -----------------------------------------------------------------------------------------------------------
+    image_module = _pillow(item)
+    if isinstance(source, image_module.Image):
+        return _pixels(source, item, "the image")
+    found = _read(source, item)
+    image_module.init()  # makes all formats known, once
+    formats = [form for form in _IMAGE_FORMATS if form in image_module.OPEN]
+    with warnings.catch_warnings():
+        # Pillow only warns of what is suspiciously large, and refuses what is twice that.
+        warnings.simplefilter("error", image_module.DecompressionBombWarning)
+        try:
+            opened = image_module.open(BytesIO(found.data), formats=formats)
+        except (image_module.DecompressionBombWarning, image_module.DecompressionBombError) as fault:
+            raise PromptError(f"{item}: {found.origin} is too large an image: {_reason(fault)}") from None
+        except image_module.UnidentifiedImageError:
+            raise PromptError(f"{item}: {found.origin} is no image that can be read") from None
+        except Exception as fault:  # whatever a broken file can do to its reader
+            raise PromptError(f"{item}: {found.origin} cannot be decoded: {_reason(fault)}") from None
+    return _pixels(opened, item, found.origin)
 
 
-class _Images:
-    """JPEG files, most of them made of the bands of one picture.
+def _pixels(image: "PillowImage", item: str, origin: str) -> "PillowImage":
+    from PIL import Image, ImageOps
 
-    JPEG can restart its coding after every so many blocks; what lies between two restarts then means the same in any
-    place. So one picture is encoded once, in 16 bands, and an image is made of bands that the 16 hexadecimal digits of
-    its hash choose: nothing is drawn or encoded. An image of fewer than 16 blocks (below 64 x 64) is a picture of its
-    own, which at that size takes about 0.3 ms.
-    """
-
-    def __init__(self, images: profile.Images, seed: int, nonce: int) -> None:
-        self._key = hash_key(seed, nonce, Purpose.IMAGE)
-        self._size = images.width, images.height
-        blocks = -(-images.width // _BLOCK) * -(-images.height // _BLOCK)
-        self._cut: _Cut | None = None
-        if blocks >= _BANDS:
-            self._cut = _cut(_encoded(_picture(hash_key(seed, Purpose.PICTURE), self._size), blocks // _BANDS))
-        else:
-            _pillow()  # is it there?
-
-    def image(self, number: int) -> bytes:
-        """The JPEG file of this number."""
-        bits = hash64(self._key, number)
-        cut = self._cut
-        if cut is None:
-            return _encoded(_picture(bits, self._size))
-        pieces = [cut.header]
-        for marker in cut.markers:
-            bits, digit = divmod(bits, _BANDS)
-            pieces += (cut.bands[digit], marker)
-        pieces.append(cut.rest)
-        return b"".join(pieces)
-
-
-class _Cut(msgspec.Struct, frozen=True):
-    """A JPEG file of 16 bands: what stands before them, after each of them, and after them all."""
-
-    header: bytes
-    bands: list[bytes]
-    markers: list[bytes]
-    """Numbered modulo 8 by their place. The last is empty where no more blocks come."""
-    rest: bytes
-
-
-def _picture(key: int, size: tuple[int, int]) -> Any:
-    """A random picture of Pillow's, with about as much detail as a photograph: 0.15 bytes a pixel as JPEG."""
-    pillow, random = _pillow(), np.random.default_rng(key)
-
-    def field(width: int, height: int) -> Any:
-        colours = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
-        return pillow.fromarray(colours).resize(size, pillow.Resampling.BICUBIC)
-
-    width, height = size
-    coarse = field(_COARSE, _COARSE)
-    return pillow.blend(coarse, field(-(-width // _FINE), -(-height // _FINE)), _FAINT)
-
-
-def _encoded(picture: Any, restart_blocks: int = 0) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=_QUALITY, subsampling="4:2:0", restart_marker_blocks=restart_blocks)
-    return file.getvalue()
-
-
-def _cut(jpeg: bytes) -> _Cut:
-    start = jpeg.index(_START_OF_SCAN) + len(_START_OF_SCAN)
-    start += int.from_bytes(jpeg[start : start + 2], "big")
-    # Bands and markers in turn, and then the rest, if there is any. Data bytes 0xFF are followed by 0: no marker.
-    pieces = _RESTART.split(jpeg[start : -len(_END_OF_IMAGE)], maxsplit=_BANDS)
-    bands, markers = pieces[: 2 * _BANDS : 2], pieces[1 : 2 * _BANDS : 2]
-    if len(bands) < _BANDS:  # earlier versions pass over the option
-        raise LoadgenError("workload.images needs Pillow 10.2 or later: pip install --upgrade 'loadgen[media]'")
-    rest = b"".join(pieces[2 * _BANDS :]) + _END_OF_IMAGE
-    return _Cut(jpeg[:start], bands, [*markers, b""][:_BANDS], rest)
-
-
-def _pillow() -> Any:
     try:
-        from PIL import Image as pillow
-    except ImportError:
-        raise LoadgenError("workload.images needs the library Pillow: pip install 'loadgen[media]'") from None
-    return pillow
+        image.load()
+        upright = image
+        with suppress(Exception):  # what is broken in its EXIF data alone leaves the image as it is
+            upright = ImageOps.exif_transpose(image)
+        if upright.mode == "RGB":
+            return upright
+        if upright.mode not in _TRANSPARENT_MODES and "transparency" not in upright.info:
+            return upright.convert("RGB")
+        layer = upright.convert("RGBA")
+        ground = Image.new("RGB", layer.size, _WHITE)
+        ground.paste(layer, mask=layer.getchannel("A"))
+        return ground
+    except Exception as fault:
+        raise PromptError(f"{item}: {origin} cannot be decoded: {_reason(fault)}") from None
 
 
-# --- sounds -----------------------------------------------------------------------------------------------------------
+def decode_audio(source: Any, item: str) -> "tuple[NDArray[np.float32], int]":
+    """The samples of a source, from -1 to 1, the mean of its channels, and its sample rate in Hz.
 
-
-class _Sounds:
-    """WAV files: four samples that spell a hash, then a cut from a hashed place of a long noise, endlessly repeated.
-
-    A sound shorter than four samples carries as much of its hash as fits.
+    Raises:
+        PromptError: the source is none that is taken, or holds no sound that can be read.
+        LoadgenError: soundfile is not installed.
     """
-
-    def __init__(self, audio: profile.Audio, seed: int, nonce: int) -> None:
-        self._key = hash_key(seed, nonce, Purpose.SOUND)
-        self._size = max(1, round(audio.seconds * audio.sample_rate)) * _SAMPLE_BYTES
-        self._header = _wav_header(self._size, audio.sample_rate)
-        self._noise = memoryview(_noise(hash_key(seed, Purpose.NOISE), audio.sample_rate))
-
-    def sound(self, number: int) -> bytes:
-        """The WAV file of this number."""
-        bits = hash64(self._key, number)
-        head = bits.to_bytes(8, "little")[: self._size]
-        start = bits % _NOISE_SAMPLES * _SAMPLE_BYTES
-        turns, stop = divmod(start + self._size - len(head), len(self._noise))
-        if not turns:
-            return b"".join((self._header, head, self._noise[start:stop]))
-        return b"".join((self._header, head, self._noise[start:], *[self._noise] * (turns - 1), self._noise[:stop]))
+    soundfile = _soundfile(item)
+    found = _read(source, item)
+    try:
+        frames, rate = soundfile.read(BytesIO(found.data), dtype="float32", always_2d=True)
+    except Exception as fault:  # the library's own, and whatever a broken file can do to it
+        raise PromptError(f"{item}: {found.origin} is no sound that can be read: {_reason(fault)}") from None
+    if not len(frames):
+        raise PromptError(f"{item}: {found.origin} holds no sound: it has no samples")
+    samples: NDArray[np.float32] = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1)
+    return samples, int(rate)
 
 
-def _noise(key: int, sample_rate: int) -> bytes:
-    """Noise below about 2 kHz that swells and fades as syllables do."""
-    white = np.random.default_rng(key).standard_normal(_NOISE_SAMPLES)
-    window = max(1, sample_rate // (2 * _BANDWIDTH_HZ))
-    low = np.convolve(white, np.full(window, window**-0.5), "same")
-    seconds = np.arange(_NOISE_SAMPLES) / sample_rate
-    loudness = _LOUDNESS * np.abs(np.sin(np.pi * _SYLLABLES_PER_SECOND * seconds))
-    noise: bytes = np.clip(low * loudness, -32_767, 32_767).astype("<i2").tobytes()
-    return noise
+# --- encoded ----------------------------------------------------------------------------------------------------------
 
 
-def _wav_header(size: int, sample_rate: int) -> bytes:
-    """What stands before so many bytes of samples: PCM, one channel, 16 bits."""
-    layout = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, sample_rate * _SAMPLE_BYTES, _SAMPLE_BYTES, 16)
-    return struct.pack("<4sI4s", b"RIFF", 36 + size, b"WAVE") + layout + struct.pack("<4sI", b"data", size)
+def encoded_image(source: Any, item: str) -> tuple[str, str]:
+    """The media type of an image, such as `image/png`, and its file in base64.
+
+    PNG, JPEG, WebP, GIF and BMP are passed on as they are, their pixels unseen; all else becomes a PNG.
+
+    Raises:
+        PromptError, LoadgenError: as `decode_image`.
+    """
+    if isinstance(source, str | bytes | bytearray | memoryview | os.PathLike):
+        data = _read(source, item).data
+        kind = _image_kind(data)
+        if kind is not None:
+            return f"image/{kind}", base64.b64encode(data).decode()
+    file = BytesIO()
+    decode_image(source, item).save(file, "PNG")
+    return "image/png", base64.b64encode(file.getvalue()).decode()
+
+
+def encoded_audio(source: Any, item: str) -> tuple[str, str]:
+    """The format of a sound, such as `wav`, and its file in base64.
+
+    WAV, FLAC, MP3 and Ogg are passed on as they are, their samples unseen; all else becomes a WAV of 16 bits.
+
+    Raises:
+        PromptError, LoadgenError: as `decode_audio`.
+    """
+    data = _read(source, item).data
+    kind = _audio_kind(data)
+    if kind is not None:
+        return kind, base64.b64encode(data).decode()
+    samples, rate = decode_audio(data, item)
+    file = BytesIO()
+    _soundfile(item).write(file, samples, rate, format="WAV", subtype="PCM_16")
+    return "wav", base64.b64encode(file.getvalue()).decode()
+
+
+def _image_kind(data: bytes) -> str | None:
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "gif"
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "webp"
+    return "bmp" if data.startswith(b"BM") else None
+
+
+def _audio_kind(data: bytes) -> str | None:
+    if data.startswith((b"RIFF", b"RF64")) and data[8:12] == b"WAVE":
+        return "wav"
+    if data.startswith(b"fLaC"):
+        return "flac"
+    if data.startswith(b"OggS"):
+        return "ogg"
+    # An MP3 begins with its tags, or with a frame: eleven bits set, and a layer, which AAC's frames do not name.
+    frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0 and data[1] & 0x06 != 0
+    return "mp3" if frame or data.startswith(b"ID3") else None
+
+
+# --- where the bytes are ----------------------------------------------------------------------------------------------
+
+
+def _read(source: Any, item: str) -> _Found:
+    if isinstance(source, bytes | bytearray | memoryview):
+        found = _Found(bytes(source), "the given file")
+    elif isinstance(source, os.PathLike):
+        found = _read_file(os.fspath(source), item)
+    elif not isinstance(source, str):
+        raise PromptError(f"{item}: {type(source).__name__} is not taken: must be bytes, base64, a data URI or a path")
+    elif source[:5].lower() == "data:":
+        found = _read_data_uri(source, item)
+    elif len(source) <= _LONGEST_PATH and os.path.isfile(source):  # a file wins over what might be base64
+        found = _read_file(source, item)
+    else:
+        found = _read_base64(source, item)
+    if not found.data:
+        raise PromptError(f"{item}: {found.origin} is empty")
+    return found
+
+
+def _read_file(path: Any, item: str) -> _Found:
+    try:
+        if not os.path.isfile(path):  # nor a pipe or a device, which may have no end
+            raise PromptError(f"{item}: there is no file {path}")
+        with open(path, "rb") as file:
+            return _Found(file.read(), f"the file {path}")
+    except OSError as fault:
+        raise PromptError(f"{item}: the file {path} cannot be read: {fault.strerror}") from None
+
+
+def _read_data_uri(source: str, item: str) -> _Found:
+    head, comma, body = source.partition(",")
+    if not comma:
+        raise PromptError(f"{item}: {_shown(source)} is a data URI without data")
+    raw = unquote_to_bytes(body) if "%" in body else body.encode(errors="replace")
+    if not head.lower().endswith(";base64"):
+        return _Found(raw, "the data URI")
+    try:
+        return _Found(_from_base64(raw), "the data URI")
+    except ValueError as fault:
+        raise PromptError(f"{item}: the data URI holds no base64: {_reason(fault)}") from None
+
+
+def _read_base64(source: str, item: str) -> _Found:
+    if source.lower().startswith(("http://", "https://")):
+        raise PromptError(f"{item}: {_shown(source)} is an address, and nothing is fetched from it")
+    why = f"there is no file {_shown(source)}"
+    try:
+        data = _from_base64(source.encode(errors="replace"))
+    except ValueError as fault:
+        raise PromptError(f"{item}: {why}, nor is that base64: {_reason(fault)}") from None
+    return _Found(data, f"what the base64 holds ({why})" if len(source) <= _LONGEST_PATH else "what the base64 holds")
+
+
+def _from_base64(text: bytes) -> bytes:
+    """Raises ValueError where it is none; line ends and spaces are passed over."""
+    return binascii.a2b_base64(b"".join(text.split()), strict_mode=True)
+
+
+def _shown(source: str) -> str:
+    return repr(source if len(source) <= _SHOWN else f"{source[: _SHOWN - 3]}...")
+
+
+def _reason(fault: BaseException) -> str:
+    return " ".join(str(fault).split()) or type(fault).__name__
+
+
+# --- libraries --------------------------------------------------------------------------------------------------------
+
+
+def _pillow(item: str) -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise LoadgenError(f"{item}: images need the library Pillow: pip install 'loadgen[media]'") from None
+    return Image
+
+
+def _soundfile(item: str) -> Any:
+    try:
+        import soundfile
+    except (ImportError, OSError):  # OSError: the package is there, and the C library under it is not
+        raise LoadgenError(f"{item}: sound needs the library soundfile: pip install 'loadgen[media]'") from None
+    return soundfile

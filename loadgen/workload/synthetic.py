@@ -14,8 +14,8 @@ from typing import Final
 from loadgen import profile
 from loadgen.workload.hashing import Purpose, fraction, hash64, hash_key
 from loadgen.workload.lengths import inverse_cdf
-from loadgen.workload.media import SyntheticMedia
 from loadgen.workload.request import Message, Request, Text, Tokenization
+from loadgen.workload.synthetic_media import SyntheticMedia
 from loadgen.workload.words import VOCABULARY
 
 CORPUS_LENGTH: Final = 32_768

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.targets.loopback import Loopback, Seen, reply, serving
+from tests.targets.http.loopback import Loopback, Seen, reply, serving
 
 END = 3
 """The id of the token that ends an answer."""

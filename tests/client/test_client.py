@@ -18,13 +18,9 @@ from anyio.from_thread import start_blocking_portal
 import loadgen
 from loadgen.client import ChatMessage, Image, ModelInfo, RequestError, Text, Usage, VLLMClient
 from loadgen.client.client import VLLMClient as Home
-from loadgen.sim.server import SimServer, open_server
+from loadgen.sim.api.server import SimServer, open_server
 from tests.client.scripted import MODELS, Vllm, answer, scripted
-from tests.targets.loopback import (
-    answering,
-    reply,
-    serving,
-)
+from tests.targets.http.loopback import answering, reply, serving
 
 pytestmark = pytest.mark.anyio
 

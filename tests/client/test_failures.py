@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.client import RequestError, VLLMClient
 from tests.client.scripted import answer
-from tests.targets.loopback import (
+from tests.targets.http.loopback import (
     DONE,
     STREAM_END,
     STREAM_HEAD,

@@ -6,7 +6,7 @@ import pytest
 from loadgen.client import LabelError, RequestError, VLLMClient
 from loadgen.client.labels import check_labels
 from tests.client.scripted import Vllm, answer, scripted
-from tests.targets.loopback import Loopback, reply
+from tests.targets.http.loopback import Loopback, reply
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.client.pieces import texts_of
-from loadgen.sim import tokenizer
+from loadgen.sim.model import tokenizer
 
 
 @given(st.text())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from loadgen.sim.server import open_server
+from loadgen.sim.api.server import open_server
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 SECTION = README[README.index("## As a library") : README.index("## Development")]

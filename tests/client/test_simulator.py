@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loadgen.client import ChatMessage, RequestError, VLLMClient
-from loadgen.sim.server import open_server
+from loadgen.sim.api.server import open_server
 
 pytestmark = pytest.mark.anyio
 

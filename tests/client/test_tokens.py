@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from loadgen.client import RequestError, Token, Tokenized, VLLMClient
 from loadgen.client.tokens import common_prefix
-from loadgen.sim import tokenizer
-from loadgen.sim.server import open_server
+from loadgen.sim.api.server import open_server
+from loadgen.sim.model import tokenizer
 from tests.client.scripted import Vllm, scripted
 
 pytestmark = pytest.mark.anyio

@@ -13,12 +13,12 @@ from conftest import ENGINE_ARGS
 
 from loadgen.clock import MonotonicClock
 from loadgen.errors import LoadgenError, TargetError
-from loadgen.metrics.outcome import Exchange
+from loadgen.measure.outcome import Exchange
 from loadgen.profile import EngineTarget, Workload
-from loadgen.targets import vllm_api
-from loadgen.targets.engine import Engine
-from loadgen.targets.engine_opening import open_engine
-from loadgen.targets.engine_session import EngineSession, tokenizer_of
+from loadgen.targets.engine import vllm_api
+from loadgen.targets.engine.lifecycle import Engine
+from loadgen.targets.engine.opening import open_engine
+from loadgen.targets.engine.session import EngineSession, tokenizer_of
 from loadgen.workload.request import Audio, Image, Message, Part, Request, Text
 
 # The first test waits for the engine.

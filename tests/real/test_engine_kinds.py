@@ -19,13 +19,13 @@ from conftest import ENGINE_ARGS
 
 from loadgen.clock import MonotonicClock
 from loadgen.errors import LoadgenError, TargetError
-from loadgen.metrics.outcome import Exchange
-from loadgen.metrics.records import Record
-from loadgen.metrics.summary import Stage
+from loadgen.measure.outcome import Exchange
+from loadgen.measure.records import Record
 from loadgen.profile import EngineTarget, Workload
-from loadgen.targets.engine_embed import EmbedSession
-from loadgen.targets.engine_opening import check_task, open_engine
-from loadgen.targets.engine_session import EngineSession
+from loadgen.summary.summary import Stage
+from loadgen.targets.engine.embed import EmbedSession
+from loadgen.targets.engine.opening import check_task, open_engine
+from loadgen.targets.engine.session import EngineSession
 from loadgen.workload.request import Message, Request
 from tests.end_to_end import Ran, run, sets
 

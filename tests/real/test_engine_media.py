@@ -17,12 +17,12 @@ from conftest import ENGINE_ARGS
 from PIL import Image as Pillow
 
 from loadgen.clock import MonotonicClock
-from loadgen.metrics.outcome import Exchange
+from loadgen.measure.outcome import Exchange
 from loadgen.profile import Audio as AudioTable
 from loadgen.profile import EngineTarget, Images, Workload
-from loadgen.targets.engine_opening import open_engine
-from loadgen.targets.engine_session import EngineSession
-from loadgen.targets.prompt import compose
+from loadgen.targets.engine.opening import open_engine
+from loadgen.targets.engine.session import EngineSession
+from loadgen.workload.prompt import compose
 from loadgen.workload.request import Message, Request, Tokenization
 from loadgen.workload.sources import make_workload
 

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from conftest import ENGINE_ARGS
 
-from loadgen.metrics.records import Record
-from loadgen.metrics.summary import Stage
+from loadgen.measure.records import Record
 from loadgen.report.files import read_summary
+from loadgen.summary.summary import Stage
 from loadgen.workers.lifeline import FOLDER_ENV
 from tests.end_to_end import Ran, command, run, sets
 

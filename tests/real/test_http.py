@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from bench_serve import VllmServer, run_bench_serve
 
-from loadgen.metrics.records import Record
-from loadgen.metrics.summary import Books, Stage
+from loadgen.measure.records import Record
+from loadgen.summary.summary import Books, Stage
 from tests.end_to_end import Ran, command, run, sets
 
 # The first test waits for the server; a run here takes seconds.

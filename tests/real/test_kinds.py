@@ -14,8 +14,8 @@ import pytest
 from bench_serve import VllmServer
 from conftest import API_KEY
 
-from loadgen.metrics.records import Record
-from loadgen.metrics.summary import Stage
+from loadgen.measure.records import Record
+from loadgen.summary.summary import Stage
 from tests.end_to_end import Ran, run, sets
 
 # The first test of each model waits for its server; a run here takes seconds.

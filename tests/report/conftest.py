@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadgen.metrics.summary import (
+from loadgen.summary.summary import (
     PERCENTILES,
     Books,
     Concurrency,

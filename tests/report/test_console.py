@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadgen.metrics.accuracy import Accuracy
-from loadgen.metrics.promises import Estimate
-from loadgen.metrics.summary import (
+from loadgen.report.console import render_summary
+from loadgen.summary.accuracy import Accuracy
+from loadgen.summary.promises import Estimate
+from loadgen.summary.summary import (
     AcrossRepeats,
     Items,
     Latencies,
@@ -19,7 +20,6 @@ from loadgen.metrics.summary import (
     Throughput,
     Tokens,
 )
-from loadgen.report.console import render_summary
 
 
 def told(summary: Summary, width: int = 100, **console: Any) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from plotly.graph_objects import Figure
 
-from loadgen.metrics.summary import Latencies, Stage, Stationary, Summary
 from loadgen.report.axis import axis_of
 from loadgen.report.curves import sweep_plots
 from loadgen.report.marks import Limit, limits_of
+from loadgen.summary.summary import Latencies, Stage, Stationary, Summary
 
 
 def figures(summary: Summary) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from loadgen.errors import LoadgenError
-from loadgen.metrics.summary import AcrossRepeats, Latencies, Overload, Repeated
 from loadgen.report import files
 from loadgen.report.files import read_summary, to_csv, to_json, write_atomically, write_files
+from loadgen.summary.summary import AcrossRepeats, Latencies, Overload, Repeated
 from loadgen.units import Duration
 
 

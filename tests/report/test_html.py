@@ -10,16 +10,8 @@ import msgspec
 import pytest
 from plotly.graph_objects import Figure
 
-from loadgen.metrics.summary import (
-    AcrossRepeats,
-    Latencies,
-    Repeated,
-    SearchPoint,
-    Stationary,
-    Summary,
-    TargetStart,
-)
 from loadgen.report.html import to_html
+from loadgen.summary.summary import AcrossRepeats, Latencies, Repeated, SearchPoint, Stationary, Summary, TargetStart
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'{{ 7*7 }} <!-- %{x} [red]"
 HEADINGS = ("h1", "h2", "h3")

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.promises import Estimate
-from loadgen.metrics.summary import Latencies, Repeated, Stage, Throughput
 from loadgen.report.points import Column, is_comparison, point_columns, promised_percentiles, setting_keys
+from loadgen.summary.promises import Estimate
+from loadgen.summary.summary import Latencies, Repeated, Stage, Throughput
 
 
 def by_heading(columns: list[Column]) -> dict[str, list[str]]:

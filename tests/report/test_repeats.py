@@ -1,7 +1,7 @@
 from typing import Any
 
-from loadgen.metrics.summary import AcrossRepeats, Repeated, Stage, Throughput
 from loadgen.report.repeats import MAIN, repeat_rows
+from loadgen.summary.summary import AcrossRepeats, Repeated, Stage, Throughput
 
 
 def repeated(**values: AcrossRepeats) -> Repeated:

@@ -4,13 +4,13 @@ import anyio
 import pytest
 
 from loadgen.clock import MonotonicClock
-from loadgen.metrics.outcome import Exchange
+from loadgen.measure.outcome import Exchange
 from loadgen.profile import HttpTarget, SimTarget, Workload
-from loadgen.sim.server import open_server
+from loadgen.sim.api.server import open_server
 from loadgen.targets.base import TargetInfo
-from loadgen.targets.http import open_http
-from loadgen.targets.prompt import PromptError
+from loadgen.targets.http.session import open_http
 from loadgen.targets.sim import open_sim
+from loadgen.workload.prompt import PromptError
 from loadgen.workload.request import Audio, Image, Message, Request, Text, Video
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from loadgen.metrics.fold import StageMeter
-from loadgen.metrics.outcome import Grid, Outcome
+from loadgen.measure.aggregate import StageMeter
+from loadgen.measure.outcome import Grid, Outcome
 from loadgen.profile import Fixed, SimTarget, Workload
 from loadgen.sim.config import SimFaults
 from loadgen.targets.sim import open_sim

@@ -7,10 +7,10 @@ import anyio
 import msgspec
 import pytest
 
-from loadgen.decoding import encode
 from loadgen.errors import LoadgenError, TargetError
-from loadgen.metrics.outcome import Grid
+from loadgen.measure.outcome import Grid
 from loadgen.profile import Concurrency, Constant, Fixed, Profile, SimTarget, Workload
+from loadgen.profile.decoding import encode
 from loadgen.targets import kinds
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.tokenization import tokenizer_of_simulator

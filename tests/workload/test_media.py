@@ -1,169 +1,262 @@
-"""Synthetic images and sounds: files that decoders read, of a content of their own, and a nonce repeats them."""
+"""Images and sound from every kind of source, decoded and encoded; and what is said of those that cannot be read."""
 
+import base64
 import io
-import re
-import subprocess
 import sys
-import wave
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import soundfile
 from PIL import Image
 
-from loadgen import profile
 from loadgen.errors import LoadgenError
-from loadgen.profile import Audio, Images, Workload
-from loadgen.workload.media import SyntheticMedia
+from loadgen.workload.media import decode_audio, decode_image, encoded_audio, encoded_image
+from loadgen.workload.prompt import PromptError
 
-SMALL, BANDED = Images(width=24, height=40), Images(width=256, height=256)
-SHORT = Audio(seconds=0.25, sample_rate=8000)
-
-
-def media(images: Images | None = None, audio: Audio | None = None, nonce: int = 1, seed: int = 1) -> SyntheticMedia:
-    return SyntheticMedia(Workload(images=images, audio=audio, seed=seed), nonce)
+RED = (200, 30, 30)
+ITEM = "image 2 of 3"
+RATE = 8000
 
 
-def files(source: SyntheticMedia, index: int) -> list[bytes]:
-    return [part.source for part in source.parts(index)]
+def image_file(form: str = "PNG", mode: str = "RGB", **options) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (6, 4), RED).convert(mode).save(file, form, **options)
+    return file.getvalue()
 
 
-def only(source: SyntheticMedia, index: int) -> bytes:
-    (file,) = files(source, index)
-    return file
+def audio_file(form: str = "WAV", channels: int = 1, subtype: str | None = None) -> bytes:
+    """A tenth of a second: +0.5 in the first channel, 0 in the second."""
+    frames = np.zeros((RATE // 10, channels), dtype=np.float32)
+    frames[:, 0] = 0.5
+    file = io.BytesIO()
+    soundfile.write(file, frames, RATE, format=form, subtype=subtype)
+    return file.getvalue()
 
 
-def pixels(jpeg: bytes) -> bytes:
-    """What a server sees: its cache knows an image by its pixels, not by its file."""
-    return Image.open(io.BytesIO(jpeg)).convert("RGB").tobytes()
-
-
-def luminance(jpeg: bytes) -> np.ndarray:
-    image = Image.open(io.BytesIO(jpeg))
-    image.draft("L", None)  # as coded: colours are not looked at
-    return np.asarray(image)
-
-
-def samples(wav: bytes) -> bytes:
-    with wave.open(io.BytesIO(wav)) as sound:
-        return sound.readframes(sound.getnframes())
-
-
-# --- both -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seen", [{"images": SMALL}, {"images": BANDED}, {"audio": SHORT}], ids=str)
-def test_a_fresh_workload_repeats_each_file_byte_for_byte(seen: dict[str, profile.Images | profile.Audio]) -> None:
-    one, other = media(**seen), media(**seen)  # type: ignore[arg-type]
-    only(other, 7)  # what was asked before does not matter
-    assert [only(one, i) for i in (0, 5, 2**60)] == [only(other, i) for i in (0, 5, 2**60)]
-
-
-def test_another_process_makes_the_same_files() -> None:
-    code = (
-        "import sys; from loadgen.profile import *; from loadgen.workload.media import SyntheticMedia;"
-        "media = SyntheticMedia(Workload(images=Images(width=256, height=256), audio=Audio(seconds=0.25)), 9);"
-        "sys.stdout.buffer.write(b''.join(part.source for part in media.parts(11)))"
-    )
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
-    assert made == b"".join(files(media(BANDED, Audio(seconds=0.25), nonce=9), 11))
-
-
-@pytest.mark.parametrize("images", [Images(width=8, height=8), SMALL, BANDED], ids=str)
-def test_the_pixels_of_two_requests_or_runs_are_never_the_same(images: Images) -> None:
-    seen = [pixels(only(source, i)) for source in (media(images), media(images, nonce=2)) for i in range(200)]
-    assert len(set(seen)) == 400
-
-
-@pytest.mark.parametrize("audio", [SHORT, Audio(seconds=0.004, sample_rate=1000)], ids=str)
-def test_the_samples_of_two_requests_or_runs_are_never_the_same(audio: Audio) -> None:
-    seen = [
-        samples(only(source, i)) for source in (media(audio=audio), media(audio=audio, nonce=2)) for i in range(200)
-    ]
-    assert len(set(seen)) == 400
-
-
-def test_the_items_of_one_request_differ_and_none_is_in_the_next() -> None:
-    source = media(Images(count=3, width=64, height=64), Audio(count=2, seconds=0.1))
-    seen = [file for index in range(50) for file in files(source, index)]
-    assert len(set(seen)) == 50 * (3 + 2)
-
-
-def test_images_come_before_sounds() -> None:
-    made = files(media(Images(count=2, width=8, height=8), Audio(count=1, seconds=0.1)), 0)
-    assert [file[:4] for file in made] == [b"\xff\xd8\xff\xe0", b"\xff\xd8\xff\xe0", b"RIFF"]
+def sources(data: bytes, file: Path) -> dict[str, object]:
+    """The same bytes in every form that is taken."""
+    file.write_bytes(data)
+    text = base64.b64encode(data).decode()
+    lines = "\n".join(text[i : i + 76] for i in range(0, len(text), 76))
+    percent = "".join(f"%{byte:02x}" for byte in data)
+    return {
+        "bytes": data,
+        "bytearray": bytearray(data),
+        "memoryview": memoryview(data),
+        "base64": text,
+        "base64 in lines": lines,
+        "data URI": f"data:application/octet-stream;base64,{text}",
+        "data URI in capitals": f"DATA:;BASE64,{text}",
+        "data URI without base64": f"data:,{percent}",
+        "path": file,
+        "path as text": str(file),
+    }
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
-# Fewer than 16 blocks of 16 x 16 pixels (one, then 15), exactly 16, 17 (one beyond the bands), 31 (15 beyond), 441
-# (bands of 27 and 9 beyond), one row, one column, and no multiple of 16.
+@pytest.mark.parametrize("name", sources(b"", Path("/dev/null")))
+def test_an_image_is_decoded_from_every_kind_of_source(name, tmp_path: Path):
+    image = decode_image(sources(image_file(), tmp_path / "red.png")[name], ITEM)
+    assert (image.mode, image.size, image.getpixel((5, 3))) == ("RGB", (6, 4), RED)
+
+
+def test_an_image_of_pillow_s_is_taken_as_it_is():
+    image = Image.new("RGB", (6, 4), RED)
+    assert decode_image(image, ITEM).tobytes() == image.tobytes()
+    assert decode_image(Image.new("L", (6, 4), 9), ITEM).mode == "RGB"
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_every_usual_format_is_decoded(form):
+    image = decode_image(image_file(form), ITEM)
+    assert (image.mode, image.size) == ("RGB", (6, 4))
+    # Lossy ones change the colour a little.
+    assert np.allclose(image.getpixel((3, 2)), RED, atol=8)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16"])
+def test_every_mode_becomes_rgb(mode):
+    form = "TIFF" if mode == "CMYK" else "PNG"
+    file = io.BytesIO()
+    Image.new(mode, (6, 4)).save(file, form)
+    assert decode_image(file.getvalue(), ITEM).mode == "RGB"
+
+
+def test_what_is_transparent_is_white():
+    file = io.BytesIO()
+    image = Image.new("RGBA", (2, 1), (*RED, 255))
+    image.putpixel((0, 0), (*RED, 0))
+    image.save(file, "PNG")
+    decoded = decode_image(file.getvalue(), ITEM)
+    assert [decoded.getpixel((x, 0)) for x in (0, 1)] == [(255, 255, 255), RED]
+
+
+def test_an_image_is_turned_as_its_exif_data_say():
+    exif = Image.Exif()
+    exif[0x0112] = 6  # orientation: turned by a quarter
+    assert decode_image(image_file("JPEG", exif=exif), ITEM).size == (4, 6)
+
+
+def test_broken_exif_data_do_no_harm():
+    assert decode_image(image_file("JPEG", exif=b"Exif\0\0nonsense"), ITEM).size == (6, 4)
+
+
+def fault_of(decode, source, item: str = ITEM) -> str:
+    with pytest.raises(PromptError) as fault:
+        decode(source, item)
+    words = str(fault.value)
+    assert "\n" not in words
+    assert words.startswith(f"{item}: ")
+    return words.removeprefix(f"{item}: ")
+
+
+@pytest.mark.parametrize("decode", [decode_image, encoded_image, decode_audio, encoded_audio])
 @pytest.mark.parametrize(
-    ("width", "height"),
-    [(8, 8), (48, 80), (64, 64), (272, 16), (496, 16), (336, 336), (4000, 8), (8, 4000), (517, 123)],
+    ("source", "words"),
+    [
+        ("cat.png", "there is no file 'cat.png', nor is that base64: "),
+        ("x" * 5000 + "!", "nor is that base64: "),
+        ("\ud800", "nor is that base64: "),
+        ("a\0b", "nor is that base64: "),
+        ("https://host/cat.png", "'https://host/cat.png' is an address, and nothing is fetched from it"),
+        ("data:image/png;base64", "is a data URI without data"),
+        ("data:image/png;base64,???", "the data URI holds no base64: "),
+        ("data:image/png;base64,", "the data URI is empty"),
+        (b"", "the given file is empty"),
+        (Path("no/such/cat.png"), "there is no file no/such/cat.png"),
+        (Path("."), "there is no file ."),
+        (Path("/dev/zero"), "there is no file /dev/zero"),  # it has no end
+        (7, "int is not taken: must be bytes, base64, a data URI or a path"),
+    ],
 )
-def test_an_image_of_any_size_is_a_whole_jpeg_of_that_size(width: int, height: int) -> None:
-    jpeg = only(media(Images(width=width, height=height)), 3)
-    image = Image.open(io.BytesIO(jpeg))
-    image.load()
-    assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (width, height))
-    assert jpeg.endswith(b"\xff\xd9")
+def test_a_source_that_leads_to_no_bytes_is_named_with_the_reason(decode, source, words):
+    assert words in fault_of(decode, source)
 
 
-@given(st.integers(8, 160), st.integers(8, 160), st.integers(0, 2**40))
-def test_restart_markers_count_up_from_0_modulo_8(width: int, height: int, index: int) -> None:
-    jpeg = only(media(Images(width=width, height=height)), index)
-    scan = jpeg[jpeg.index(b"\xff\xda") :]
-    markers = [marker[1] - 0xD0 for marker in re.findall(rb"\xff[\xd0-\xd7]", scan)]
-    assert markers == [place % 8 for place in range(len(markers))]
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (b"no image", "the given file is no image that can be read"),
+        (audio_file(), "the given file is no image that can be read"),
+        (image_file()[:50], "the given file cannot be decoded: "),
+        (image_file("JPEG")[:-200], "the given file cannot be decoded: "),
+        # Twelve letters that might be a path, and are base64 of nine bytes.
+        ("photos/cat12", "what the base64 holds (there is no file 'photos/cat12') is no image that can be read"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "is no image that can be read"),
+    ],
+    ids=["text", "sound", "half a PNG", "half a JPEG", "base64 of no image", "PostScript"],
+)
+def test_an_image_that_cannot_be_decoded_is_named_with_the_reason(source, words):
+    assert words in fault_of(decode_image, source)
 
 
-def test_every_band_of_an_image_is_one_of_sixteen_as_they_were_encoded() -> None:
-    # 256 x 256 is 16 x 16 blocks: a band is a row of blocks, 16 pixels high.
-    source = media(BANDED)
-    bands = {luminance(only(source, i))[top : top + 16].tobytes() for i in range(100) for top in range(0, 256, 16)}
-    # Any of the 16 is missing among 1,600 drawn with probability 16 (15/16)^1600 = 2e-44.
-    assert len(bands) == 16
+def test_a_file_that_is_no_image_is_named_by_its_path(tmp_path: Path):
+    file = tmp_path / "cat.png"
+    file.write_bytes(b"no image")
+    assert fault_of(decode_image, str(file)) == f"the file {file} is no image that can be read"
 
 
-def test_an_image_is_about_as_large_as_a_photograph_of_this_quality() -> None:
-    size = len(only(media(Images(width=512, height=512)), 0))
-    assert 0.1 < size / 512**2 < 0.25  # bytes a pixel
+@pytest.mark.parametrize("limit", [20, 10])
+def test_an_image_of_too_many_pixels_is_refused(limit, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)  # of 24: Pillow warns of the first, and refuses the second
+    assert "the given file is too large an image: Image size (24 pixels) exceeds limit" in fault_of(
+        decode_image, image_file()
+    )
 
 
-def test_without_pillow_images_are_refused_before_any_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)  # as where it is not installed
-    for images in (SMALL, BANDED):
-        with pytest.raises(LoadgenError, match=r"needs the library Pillow: pip install 'loadgen\[media\]'$"):
-            media(images)
+# --- sound ------------------------------------------------------------------------------------------------------------
 
 
-def test_without_pillow_there_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", sources(b"", Path("/dev/null")))
+def test_sound_is_decoded_from_every_kind_of_source(name, tmp_path: Path):
+    samples, rate = decode_audio(sources(audio_file(), tmp_path / "beep.wav")[name], "audio 1 of 1")
+    assert (samples.dtype, samples.shape, rate) == (np.float32, (800,), 8000)
+    assert np.all(samples == 0.5)
+
+
+def test_channels_become_their_mean():
+    samples, _ = decode_audio(audio_file(channels=2), "audio 1 of 1")
+    assert samples.dtype == np.float32
+    assert samples.shape == (800,)
+    assert np.all(samples == 0.25)  # of 0.5 and 0
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG", "MP3", "AIFF"])
+def test_every_usual_format_of_sound_is_decoded(form):
+    samples, rate = decode_audio(audio_file(form), "audio 1 of 1")
+    assert rate == RATE
+    assert np.median(samples) == pytest.approx(0.5, abs=0.1)  # lossy ones ring
+
+
+@pytest.mark.parametrize(
+    "source", [b"no sound", image_file(), audio_file()[:20], "music/beep12"], ids=["text", "image", "head", "base64"]
+)
+def test_sound_that_cannot_be_decoded_is_named_with_the_reason(source):
+    assert "is no sound that can be read: " in fault_of(decode_audio, source, "audio 1 of 2")
+
+
+def test_sound_without_samples_is_refused():
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(0, dtype=np.float32), RATE, format="WAV")
+    assert "holds no sound" in fault_of(decode_audio, file.getvalue(), "audio 1 of 2")
+
+
+# --- encoded ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_usual_image_files_are_passed_on_as_they_are_without_pillow(form, monkeypatch: pytest.MonkeyPatch):
+    data = image_file(form)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert len(samples(only(media(audio=SHORT), 0))) == 2 * 2000
+    assert encoded_image(data, ITEM) == (f"image/{form.lower()}", base64.b64encode(data).decode())
 
 
-# --- sounds -----------------------------------------------------------------------------------------------------------
-
-
-# One sample; the default; one that is longer than the noise it is cut from, 262,144 samples, several times over.
 @pytest.mark.parametrize(
-    ("seconds", "sample_rate", "count"), [(0.0001, 1000, 1), (5, 16_000, 80_000), (20, 48_000, 960_000)]
+    ("form", "subtype"), [("WAV", None), ("RF64", None), ("FLAC", None), ("OGG", None), ("MP3", None)]
 )
-def test_a_sound_has_one_channel_16_bits_and_its_length(seconds: float, sample_rate: int, count: int) -> None:
-    wav = only(media(audio=Audio(seconds=seconds, sample_rate=sample_rate)), 4)
-    with wave.open(io.BytesIO(wav)) as sound:
-        assert (sound.getnchannels(), sound.getsampwidth(), sound.getframerate()) == (1, 2, sample_rate)
-        assert sound.getnframes() == count
-    assert len(samples(wav)) == 2 * count
-    assert len(wav) == 44 + 2 * count  # nothing behind the samples
+def test_usual_sound_files_are_passed_on_as_they_are_without_soundfile(form, subtype, monkeypatch):
+    data = audio_file(form, subtype=subtype)
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    kind = "wav" if form == "RF64" else form.lower()
+    assert encoded_audio(data, "audio 1 of 1") == (kind, base64.b64encode(data).decode())
 
 
-def test_sound_is_neither_silent_nor_cut_off_by_its_loudest_sample() -> None:
-    values = np.frombuffer(samples(only(media(audio=Audio()), 0)), "<i2").astype(float)
-    # Noise of standard deviation 6,000 under |sin|, whose mean square is one half; 80,000 samples of it, of which
-    # some 40,000 are independent: four standard errors are 1 %, and swelling cut at an end adds about as much.
-    assert values.std() == pytest.approx(6000 * 0.5**0.5, rel=0.03)
-    assert np.mean(np.abs(values) >= 32_767) < 1e-4
+@pytest.mark.parametrize("name", sources(b"", Path("/dev/null")))
+def test_the_same_is_encoded_whatever_the_source(name, tmp_path: Path):
+    data = image_file()
+    assert encoded_image(sources(data, tmp_path / "red.png")[name], ITEM)[1] == base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize("source", [image_file("TIFF"), Image.new("RGB", (6, 4), RED)], ids=["TIFF", "Pillow"])
+def test_other_images_become_png(source):
+    media_type, data = encoded_image(source, ITEM)
+    image = decode_image(data, ITEM)
+    assert (media_type, image.size, image.getpixel((0, 0))) == ("image/png", (6, 4), RED)
+
+
+def test_other_sound_becomes_wav():
+    form, data = encoded_audio(audio_file("AIFF"), "audio 1 of 1")
+    samples, rate = decode_audio(data, "audio 1 of 1")
+    assert (form, rate, len(samples)) == ("wav", RATE, 800)
+    assert np.all(samples == 0.5)
+
+
+def test_mp3_with_tags_and_bare_frames_are_told_from_aac():
+    assert encoded_audio(b"ID3\x04" + b"\0" * 9, "a")[0] == "mp3"
+    assert encoded_audio(b"\xff\xfb\x90\0", "a")[0] == "mp3"
+    assert "is no sound that can be read" in fault_of(encoded_audio, b"\xff\xf1\x50\x80", "a")  # AAC in ADTS
+
+
+# --- libraries --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("decode", "source", "module"), [(decode_image, image_file(), "PIL"), (decode_audio, audio_file(), "soundfile")]
+)
+def test_a_missing_library_names_the_extra(decode, source, module, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(LoadgenError, match=r"pip install 'loadgen\[media\]'"):
+        decode(source, ITEM)

@@ -12,14 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from loadgen.errors import LoadgenError
 from loadgen.profile import Uniform, Workload
 from loadgen.workload.synthetic import SyntheticWorkload
-from loadgen.workload.tokens import (
-    PROBE_LINES,
-    PROBE_TEXT,
-    estimate,
-    from_count,
-    from_token_strings,
-    from_tokenizer,
-)
+from loadgen.workload.tokens import PROBE_LINES, PROBE_TEXT, estimate, from_count, from_token_strings, from_tokenizer
 from loadgen.workload.words import VOCABULARY
 
 CHATML = (
