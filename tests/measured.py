@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from loadgen.judge.slo import Slo
 from loadgen.measure.aggregate import StageMeter
 from loadgen.measure.delta import StageDelta
 from loadgen.measure.journal import RunEnd, RunHeader, StageEnd, StageMeta
 from loadgen.measure.outcome import COMPLETED, Exchange, Grid, Outcome
 from loadgen.measure.recorder import Recorder
+from loadgen.profile.slo import Slo
 from loadgen.statistics.histogram import Delta
 from loadgen.statistics.sparse import Table
 from loadgen.units import NS_PER_SECOND

@@ -15,7 +15,7 @@ from loadgen.profile import Profile
 from loadgen.profile.file import Overrides, check_environment, load_profile, profile_toml
 from loadgen.report.files import read_summary
 from loadgen.runner.expectation import DatasetExpectation, expected
-from loadgen.summary.accuracy import Accuracy
+from loadgen.summary.summary import Accuracy
 from loadgen.targets.kinds import checked_target
 from tests.end_to_end import run, sets
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from loadgen.errors import ExitCode, LoadgenError, innermost, one_failure
 from loadgen.load.halt import Halt
+from loadgen.measure.running import Live
 from loadgen.profile import EngineTarget, Profile, SimTarget
 from loadgen.profile.file import run_dir
 from loadgen.report.console import render_summary
@@ -23,7 +24,7 @@ from loadgen.runner.simulate import Fleet, simulate
 from loadgen.runner.virtual_time import VirtualClock, run_virtually
 from loadgen.search.program import planned
 from loadgen.sim.api.server import serve
-from loadgen.summary.summary import Live, Summary
+from loadgen.summary.summary import Summary
 from loadgen.units import NS_PER_SECOND, format_seconds
 
 

@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.profile.slo import PERCENTILES
 from loadgen.statistics.confidence import sufficient
-from loadgen.summary.summary import PERCENTILES, Stage
+from loadgen.summary.summary import Stage
 
 Floats = NDArray[np.float64]
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from loadgen.profile.slo import PERCENTILES
 from loadgen.statistics.student import student_t_975
-from loadgen.summary.summary import PERCENTILES, AcrossRepeats, Repeated, Stage
+from loadgen.summary.summary import AcrossRepeats, Repeated, Stage
 
 
 def across(values: Sequence[float]) -> AcrossRepeats:

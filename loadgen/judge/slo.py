@@ -5,10 +5,9 @@ from typing import Final
 
 import msgspec
 
-from loadgen.profile.slo import LATENCIES, RequestLimits, Slo, request_limits, slo_of
+from loadgen.profile.slo import LATENCIES, PERCENTILES, RequestLimits, Slo, request_limits, slo_of
 from loadgen.statistics.proportion import wilson_interval
-from loadgen.summary.promises import SloCheck, SloVerdict
-from loadgen.summary.summary import PERCENTILES, Latency, Stage
+from loadgen.summary.summary import Latency, SloCheck, SloVerdict, Stage
 from loadgen.units import NS_PER_SECOND
 
 __all__ = [

@@ -6,10 +6,10 @@ from typing import Any
 
 from loadgen.judge.repeats import repeats_of
 from loadgen.judge.slo import check, verdict_of
+from loadgen.judge.stages import StagesSoFar
 from loadgen.judge.verdict import judge
 from loadgen.measure.run_journal import RunJournal, read_overview
 from loadgen.summary.generator import generator_of
-from loadgen.summary.stage import StagesSoFar
 from loadgen.summary.summary import SloCheck, SloVerdict, Stage, Summary
 
 

@@ -6,10 +6,9 @@ Reasons make a run invalid; warnings tell what a reader should know. Each is one
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
 from loadgen.judge.slo import UNDECIDED
 from loadgen.measure.journal import RunEnd
+from loadgen.summary.stage import Finding
 from loadgen.summary.summary import Latency, SloCheck, SloVerdict, Stage, Verdict
 from loadgen.units import format_seconds
 
@@ -18,29 +17,6 @@ LATENESS_SHARE: Final = 0.05
 SENT_SHARE: Final = 0.99
 BUSY_CPU: Final = 0.90
 PROMPT_TOLERANCE: Final = 0.02
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage and what else bears on its validity.
-
-    excused: requests intended in the window that were not sent through no fault of the generator.
-    worker_cpu: by worker, its share of one core in the busiest second or so of the stage, where known.
-    parent_cpu: of the parent, likewise.
-    ended: the stage ended in order; otherwise the run was killed, and what was outstanding is not known.
-    judged: False where requests are late by design.
-    unsettled: the warm-up was to be found and none was.
-    more_than_prompts: requests had tokens on top of those asked for, by as many as nobody knows.
-    """
-
-    stage: Stage
-    loop_lag: Latency | None
-    excused: int
-    worker_cpu: dict[int, float]
-    parent_cpu: float | None
-    ended: bool
-    judged: bool
-    unsettled: bool = False
-    more_than_prompts: bool = False
 
 
 def judge(

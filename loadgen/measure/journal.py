@@ -15,14 +15,13 @@ from msgspec.structs import replace
 from loadgen.errors import LoadgenError, RunFailure
 from loadgen.measure.delta import StageDelta
 from loadgen.measure.outcome import Grid
+from loadgen.profile.workload import STREAMED
 from loadgen.statistics.sparse import Keyed
 
 FOLDER: Final = "journal"
 _RUN: Final = "run.msgpack"
 _LENGTH_BYTES: Final = 4
 
-STREAMED: Final = frozenset({"chat", "completion", "responses", "messages", "transcribe"})
-"""The kinds of workload whose answers may be streamed."""
 _ITEMS: Final = {
     "score": "scored tokens",
     "embed": "vectors",

@@ -5,6 +5,7 @@ drain, a user) leaves what had been seen by then. An `Outcome` is the finished r
 """
 
 from array import array
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -116,3 +117,37 @@ class Grid(msgspec.Struct, frozen=True):
 
 
 BINS_PER_INTERVAL: Final = 10
+
+
+class Books(msgspec.Struct, frozen=True):
+    """The accounts: every intended request stands in exactly one of the others."""
+
+    intended: int
+    completed: int
+    failed: dict[str, int]
+    cancelled: int
+    dropped: int
+    lost: int
+    unfinished: int
+
+    @property
+    def failures(self) -> int:
+        return sum(self.failed.values())
+
+    @property
+    def ended(self) -> int:
+        """Sum of all accounts; the books balance when it equals `intended`."""
+        return self.completed + self.failures + self.cancelled + self.dropped + self.lost + self.unfinished
+
+
+def books_of(accounts: Counter[str], intended: int | None = None) -> Books:
+    """Accounts by name as books; without a number of their own, those were intended that stand in an account."""
+    return Books(
+        intended=accounts.total() if intended is None else intended,
+        completed=accounts[COMPLETED],
+        failed={name.removeprefix(FAILED): n for name, n in sorted(accounts.items()) if name.startswith(FAILED)},
+        cancelled=accounts[CANCELLED],
+        dropped=accounts[DROPPED],
+        lost=accounts[LOST],
+        unfinished=accounts[UNFINISHED],
+    )

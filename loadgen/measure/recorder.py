@@ -24,11 +24,10 @@ from loadgen.measure.journal import (
     WorkerStats,
 )
 from loadgen.measure.latency_log import HLOG, LatencyLog, by_second, write_hlog
-from loadgen.measure.outcome import UNFINISHED
-from loadgen.measure.running import RunningStage
+from loadgen.measure.outcome import UNFINISHED, Books
+from loadgen.measure.running import Live, RunningStage
 from loadgen.statistics.histogram import Ints
 from loadgen.statistics.sparse import Keyed, Samples, fold_keyed
-from loadgen.summary.summary import Books, Live
 from loadgen.units import NS_PER_SECOND
 
 RECORDS: Final = "requests.jsonl"

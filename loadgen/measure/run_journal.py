@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.judge.slo import Slo, slo_of
 from loadgen.measure.journal import (
     NoJournal,
     RunEnd,
@@ -17,6 +16,7 @@ from loadgen.measure.journal import (
     WorkerStats,
     read_run,
 )
+from loadgen.profile.slo import Slo, slo_of
 
 
 class RunJournal(msgspec.Struct):

@@ -3,11 +3,14 @@
 from collections import Counter, deque
 from typing import Final
 
+import msgspec
+
 from loadgen.measure.delta import COMPLETIONS, OUTPUT_TOKENS, SENT, StageDelta
 from loadgen.measure.journal import StageMeta
-from loadgen.measure.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, LOST, UNFINISHED
+from loadgen.measure.outcome import Books, books_of
 from loadgen.statistics.histogram import Delta, Histogram
-from loadgen.summary.summary import Books
+from loadgen.summary.summary import SloCheck as SloCheck
+from loadgen.summary.summary import SloVerdict as SloVerdict
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 
 WATCHED: Final = ("ttft", "itl", "response")
@@ -15,19 +18,6 @@ WATCHED: Final = ("ttft", "itl", "response")
 _RATE_SPAN_NS: Final = 3 * NS_PER_SECOND
 _RATE_STEP_NS: Final = 100 * NS_PER_MS
 _SHOWN: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-
-
-def books_of(accounts: Counter[str], intended: int | None = None) -> Books:
-    """Accounts by name as books; without a number of their own, those were intended that stand in an account."""
-    return Books(
-        intended=accounts.total() if intended is None else intended,
-        completed=accounts[COMPLETED],
-        failed={name.removeprefix(FAILED): n for name, n in sorted(accounts.items()) if name.startswith(FAILED)},
-        cancelled=accounts[CANCELLED],
-        dropped=accounts[DROPPED],
-        lost=accounts[LOST],
-        unfinished=accounts[UNFINISHED],
-    )
 
 
 class RunningStage:
@@ -97,3 +87,31 @@ class RunningStage:
 
 def _seconds(histogram: Histogram, fraction: float) -> float:
     return (histogram.value_at(fraction) or 0) / NS_PER_SECOND
+
+
+class Live(msgspec.Struct, frozen=True):
+    """What is known while the run goes on; made for people to look at, not to be reported."""
+
+    stage: str
+    stage_number: int
+    stages: int
+    """How many are planned; 0 where that is decided as the run goes."""
+    elapsed_seconds: float
+    """Of this stage's arrivals; negative before the first."""
+    duration_seconds: float | None
+    requests: int | None
+    offered_rate: float | None
+    concurrency: int | None
+    draining: bool
+    books: Books
+    in_flight: int
+    achieved_rate: float
+    """Requests sent per second over the last few seconds."""
+    completed_rate: float
+    output_token_rate: float
+    lateness_p99: float | None
+    percentiles: dict[str, dict[str, float]]
+    """By latency (`ttft`, `itl`, `response`) and percentile (`p50`, `p90`, `p99`), in seconds, of the stage so far."""
+    warnings: list[str]
+    purpose: str | None = None
+    """What a search asked the stage for."""

@@ -4,8 +4,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from loadgen.judge.slo import Slo
-from loadgen.profile.dataset import Dataset
+from loadgen.profile.decoding import Positive, Table
 from loadgen.profile.load import (
     AbortWhen,
     Concurrency,
@@ -22,14 +21,15 @@ from loadgen.profile.load import (
     Sweep,
     is_search,
 )
+from loadgen.profile.slo import Slo
 from loadgen.profile.sweep import SweepAxis
-from loadgen.profile.table import Positive, Table
 from loadgen.profile.target import EngineTarget, HttpTarget, SimTarget, Target
 from loadgen.profile.workload import (
     CONVERSATIONS,
     LENGTHS_ASKED,
     Audio,
     Choice,
+    Dataset,
     Fixed,
     Histogram,
     Images,

@@ -36,6 +36,26 @@ _RATE: Final = 'requests per second such as 20.0, "20/s" or "300/min"'
 _SCALARS: Final = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+TokenCount = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+
+
+Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the profile."""
+
+
+def positive(**durations: int) -> None:
+    """Refuse a duration that is not longer than 0."""
+    for name, duration in durations.items():
+        if duration <= 0:
+            raise ValueError(f"{name} must be longer than 0")
+
+
 class DecodingError(ValueError):
     """Data that does not fit its type; `faults` holds one line for each fault, all of them at once."""
 

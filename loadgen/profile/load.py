@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from loadgen.profile.table import Fraction, Positive, Table, positive
+from loadgen.profile.decoding import Fraction, Positive, Table, positive
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 
 

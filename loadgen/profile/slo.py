@@ -5,7 +5,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from loadgen.summary.summary import PERCENTILES
+from loadgen.summary.summary import SloCheck as SloCheck
+from loadgen.summary.summary import SloVerdict as SloVerdict
 from loadgen.units import NS_PER_SECOND, Duration, Rate, parse_duration, parse_rate
 
 LATENCIES: Final = (
@@ -124,3 +125,6 @@ def _read(kind: type, value: Any) -> Any:
     if kind is Rate:
         return parse_rate(value)
     raise NotImplementedError(kind)
+
+
+PERCENTILES: Final = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from loadgen.profile.table import Table
+from loadgen.profile.decoding import Table
 
 
 class SweepAxis(Table, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadgen.profile.table import Table, positive
+from loadgen.profile.decoding import Table, positive
 from loadgen.sim.config import SimConfig, SimFaults
 from loadgen.units import NS_PER_SECOND, Duration
 

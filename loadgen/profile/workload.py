@@ -4,9 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from loadgen.measure.journal import STREAMED
-from loadgen.profile.dataset import FROM_DATASET, Dataset
-from loadgen.profile.table import Positive, Table, TokenCount
+from loadgen.profile.decoding import Positive, Table, TokenCount
 
 
 class Fixed(Table, frozen=True, kw_only=True, tag_field="dist", tag="fixed"):
@@ -130,6 +128,23 @@ _BESIDE_TEXT: Final = {
 """What may stand beside the text of a request, and of which kinds."""
 _SEVERAL: Final = ("embed", "rerank", "pooling")
 _BREAKS_CHOICE: Final = ("ignore_eos", "min_tokens")
+
+
+STREAMED: Final = frozenset({"chat", "completion", "responses", "messages", "transcribe"})
+"""The kinds of workload whose answers may be streamed."""
+
+
+FROM_DATASET: Final = ("chat", "completion", "choice", "responses", "messages", "tokenize", "embed")
+"""The kinds whose requests a dataset can hold."""
+
+
+class Dataset(Table, frozen=True, kw_only=True):
+    """A file of JSON lines, one request a line (`workload.dataset.Row`)."""
+
+    path: Annotated[str, msgspec.Meta(min_length=1)]
+    """`load_profile` makes it absolute: each worker reads the file itself."""
+    order: Literal["sequential", "shuffle"] = "sequential"
+    """`shuffle`: in an order that is drawn once, by `workload.seed`. After the last row the first comes again."""
 
 
 class Workload(Table, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.profile.slo import PERCENTILES
 from loadgen.report.comparison import checks_tables, points_table, repeats_table
 from loadgen.report.lines import Line, failures_over, faults_over, generator_lines, stage_lines
 from loadgen.report.points import BAD, DOUBT, GOOD, is_comparison, point_columns, promised_percentiles
@@ -23,7 +24,7 @@ from loadgen.report.tables import (
     slo_line,
     slo_rows,
 )
-from loadgen.summary.summary import PERCENTILES, SloCheck, Stage, Summary, Verdict
+from loadgen.summary.summary import SloCheck, Stage, Summary, Verdict
 
 _WIDTH: Final = 100
 _FEW_PERCENTILES: Final = ("p50", "p99", "p99.9")

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
+from loadgen.profile.slo import PERCENTILES
 from loadgen.report.tables import is_sufficient, shown
-from loadgen.summary.summary import PERCENTILES, Latency, Series, Stage
+from loadgen.summary.summary import Latency, Series, Stage
 
 Trace = dict[str, Any]
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.errors import LoadgenError, RunFailure
+from loadgen.profile.slo import PERCENTILES
 from loadgen.report.tables import is_sufficient
-from loadgen.summary.summary import PERCENTILES, SCHEMA, Latencies, Latency, Stage, Summary
+from loadgen.summary.summary import SCHEMA, Latencies, Latency, Stage, Summary
 
 SUMMARY_FILE: Final = "summary.json"
 

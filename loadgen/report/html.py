@@ -16,6 +16,7 @@ from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
+from loadgen.profile.slo import PERCENTILES
 from loadgen.report.curves import sweep_plots
 from loadgen.report.figures import Plot, stage_plots
 from loadgen.report.files import as_plain
@@ -41,7 +42,7 @@ from loadgen.report.tables import (
     slo_line,
     slo_rows,
 )
-from loadgen.summary.summary import PERCENTILES, SloCheck, SloVerdict, Stage, Summary
+from loadgen.summary.summary import SloCheck, SloVerdict, Stage, Summary
 
 _GLOSSARY: Final = (
     ("ttft", "time to the first token, from the intended start of the request"),

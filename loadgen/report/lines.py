@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from loadgen.measure.outcome import Books
 from loadgen.report.tables import (
     Write,
     brief,
@@ -18,7 +19,7 @@ from loadgen.report.tables import (
     shown,
     significant,
 )
-from loadgen.summary.summary import Books, Generator, Items, Latency, Stage, TargetStart, Tokens, WorkerReport
+from loadgen.summary.summary import Generator, Items, Latency, Stage, TargetStart, Tokens, WorkerReport
 from loadgen.units import format_seconds
 
 _MANY_WORKERS: Final = 8

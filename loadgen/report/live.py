@@ -17,9 +17,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.measure.outcome import Books
+from loadgen.measure.running import Live
 from loadgen.report.lines import counts_line
 from loadgen.report.tables import ABSENT, brief, printable, significant
-from loadgen.summary.summary import Books, Live
 from loadgen.units import format_seconds
 
 REFRESH_SECONDS: Final = 0.25

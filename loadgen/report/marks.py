@@ -9,10 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.judge.knee import latency_knee
+from loadgen.profile.slo import PERCENTILES
 from loadgen.report.axis import Axis
 from loadgen.report.search import load_text
 from loadgen.report.tables import significant
-from loadgen.summary.summary import PERCENTILES, Latencies, SearchResult, Summary
+from loadgen.summary.summary import Latencies, SearchResult, Summary
 from loadgen.units import parse_duration
 
 _LATENCIES: Final = frozenset(Latencies.__struct_fields__)

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from loadgen.profile.slo import PERCENTILES
 from loadgen.report.tables import (
     ABSENT,
     NOTHING,
@@ -18,7 +19,7 @@ from loadgen.report.tables import (
     shown_in_one_unit,
     significant,
 )
-from loadgen.summary.summary import PERCENTILES, Latencies, Latency, SearchPoint, SearchResult, Stage, Summary
+from loadgen.summary.summary import Latencies, Latency, SearchPoint, SearchResult, Stage, Summary
 
 GOOD: Final = "good"
 BAD: Final = "bad"

@@ -4,8 +4,9 @@ from typing import Final
 
 import msgspec
 
+from loadgen.profile.slo import PERCENTILES
 from loadgen.report.tables import Shown, Write, interval, is_sufficient, per_second, percent, printable, significant
-from loadgen.summary.summary import PERCENTILES, Latencies, Repeated, Stage
+from loadgen.summary.summary import Latencies, Repeated, Stage
 from loadgen.units import format_seconds
 
 MAIN: Final = ("throughput.requests", "throughput.goodput", "ttft.p99", "itl.p99", "response.p99")

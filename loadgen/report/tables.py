@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.summary.summary import PERCENTILES, Books, Latencies, Latency, SloCheck, SloVerdict, Stage
+from loadgen.measure.outcome import Books
+from loadgen.profile.slo import PERCENTILES
+from loadgen.summary.summary import Latencies, Latency, SloCheck, SloVerdict, Stage
 from loadgen.units import format_seconds
 
 ABSENT: Final = "-"

@@ -14,12 +14,14 @@ from msgspec.structs import replace
 import loadgen
 from loadgen.clock import Clock
 from loadgen.errors import ProfileError, innermost
+from loadgen.judge.stages import StagesSoFar
 from loadgen.load.halt import Halt
 from loadgen.load.producer import Producer
 from loadgen.load.stages import StagePlan
 from loadgen.measure.journal import RunEnd, RunHeader, RunResumed
 from loadgen.measure.recorder import Recorder
 from loadgen.measure.run_journal import read_overview
+from loadgen.measure.running import Live
 from loadgen.profile import EngineTarget, Profile, Saturate
 from loadgen.profile.decoding import encode
 from loadgen.profile.file import write_profile
@@ -28,8 +30,6 @@ from loadgen.runner.lock import Hold
 from loadgen.runner.resume import keep, what_is_complete
 from loadgen.runner.stage import LEAD_NS, StageContext, StageRunner
 from loadgen.search.program import planned, program_of
-from loadgen.summary.stage import StagesSoFar
-from loadgen.summary.summary import Live
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.kinds import Checked, patience_with
 from loadgen.units import NS_PER_SECOND

@@ -6,15 +6,15 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.errors import ProfileError, RunFailure
+from loadgen.judge.stages import StagesSoFar
 from loadgen.measure.journal import COMPLETE, NoJournal, StageMeta, keep_stages, read_stage
+from loadgen.measure.outcome import books_of
 from loadgen.measure.recorder import RECORDS
 from loadgen.measure.run_journal import RunJournal, read_overview
-from loadgen.measure.running import books_of
 from loadgen.profile import Profile
 from loadgen.profile.decoding import DecodingError, decode, encode, join
 from loadgen.search.program import program_of
 from loadgen.summary.counts import Survey
-from loadgen.summary.stage import StagesSoFar
 
 _PARTIAL: Final = ".partial"
 

@@ -6,7 +6,7 @@ import anyio
 import msgspec
 
 from loadgen.clock import Clock
-from loadgen.judge.slo import Slo
+from loadgen.judge.stages import StagesSoFar
 from loadgen.load.arrivals import Schedule
 from loadgen.load.halt import Halt
 from loadgen.load.producer import Ended, Producer
@@ -14,10 +14,10 @@ from loadgen.load.stages import StagePlan
 from loadgen.measure.journal import StageEnd, StageMeta
 from loadgen.measure.recorder import Recorder
 from loadgen.profile import Ramp, StopWhen
+from loadgen.profile.slo import Slo
 from loadgen.search.probe import decided
 from loadgen.search.stop_when import stop_reason
 from loadgen.summary.interim import Glance
-from loadgen.summary.stage import StagesSoFar
 from loadgen.summary.summary import Stage
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 from loadgen.workers.messages import StageStart, Stop

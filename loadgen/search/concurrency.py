@@ -8,9 +8,9 @@ from collections.abc import Generator, Sequence
 from math import floor, sqrt
 from typing import Final
 
-from loadgen.judge.slo import Slo
 from loadgen.load.stages import StagePlan
 from loadgen.profile import Saturate
+from loadgen.profile.slo import Slo
 from loadgen.search.plans import (
     arrivals_seconds,
     at_concurrency,

@@ -8,9 +8,10 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.judge.slo import MET, MISSED, UNDECIDED, Slo, check
+from loadgen.judge.slo import MET, MISSED, UNDECIDED, check
+from loadgen.profile.slo import PERCENTILES, Slo
 from loadgen.statistics.proportion import Z_975, wilson_interval
-from loadgen.summary.summary import PERCENTILES, SloCheck, Stage
+from loadgen.summary.summary import SloCheck, Stage
 from loadgen.units import format_seconds
 
 Outcome = Literal["pass", "fail", "undecided", "measured"]

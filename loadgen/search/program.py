@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.judge.slo import Slo
 from loadgen.load.stages import StagePlan, plan_stages
 from loadgen.profile import Load, Profile, Saturate, Steps, Sweep, is_search
 from loadgen.profile.grid import variants
+from loadgen.profile.slo import Slo
 from loadgen.search import saturate, sweep
 from loadgen.summary.summary import SearchResult, Stage
 

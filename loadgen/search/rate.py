@@ -9,9 +9,9 @@ from collections.abc import Generator, Iterator, Sequence
 from math import sqrt
 from typing import Final
 
-from loadgen.judge.slo import Slo
 from loadgen.load.stages import StagePlan
 from loadgen.profile import Saturate
+from loadgen.profile.slo import Slo
 from loadgen.search.bracket import (
     FAIL,
     MEASURED,

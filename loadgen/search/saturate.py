@@ -9,9 +9,9 @@ from collections.abc import Generator, Sequence
 from itertools import takewhile
 from typing import Final, TypeVar
 
-from loadgen.judge.slo import Slo
 from loadgen.load.stages import StagePlan
 from loadgen.profile import Saturate
+from loadgen.profile.slo import Slo
 from loadgen.search import concurrency as concurrency_search
 from loadgen.search import rate as rate_search
 from loadgen.search import slo as slo_search

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from loadgen.judge.slo import Slo
 from loadgen.load.stages import StagePlan
 from loadgen.profile import Saturate
+from loadgen.profile.slo import Slo
 from loadgen.search.plans import arrivals_seconds, at_rate, generator_fault, low_load, mean_service_seconds, silence
 from loadgen.search.probe import Probe, probe, promises
 from loadgen.summary.summary import SearchPoint, SearchResult, Stage

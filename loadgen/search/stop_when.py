@@ -2,8 +2,9 @@
 
 from typing import Final
 
-from loadgen.judge.slo import MISSED, Slo, check
+from loadgen.judge.slo import MISSED, check
 from loadgen.profile import Ramp, StopWhen
+from loadgen.profile.slo import Slo
 from loadgen.summary.summary import Stage
 
 _FEWEST: Final = 20

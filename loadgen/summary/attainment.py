@@ -19,7 +19,7 @@ from loadgen.statistics.histogram import Histogram, Ints, bucket_indices, ceilin
 from loadgen.statistics.proportion import product_interval, rate_interval, share_interval
 from loadgen.statistics.sparse import Keyed, Table
 from loadgen.summary.counts import Survey
-from loadgen.summary.promises import Estimate
+from loadgen.summary.summary import Estimate
 from loadgen.summary.window import Span
 from loadgen.units import NS_PER_SECOND
 

@@ -11,10 +11,11 @@ import numpy as np
 from loadgen.measure.delta import StageDelta
 from loadgen.measure.journal import Booking, Record
 from loadgen.measure.outcome import FAILED
+from loadgen.profile.slo import PERCENTILES
 from loadgen.statistics.confidence import PercentileIntervals, sufficient
 from loadgen.statistics.histogram import Delta, Histogram
 from loadgen.statistics.sparse import Keyed, Table
-from loadgen.summary.summary import PERCENTILES, Latencies, Latency
+from loadgen.summary.summary import Latencies, Latency
 from loadgen.summary.window import Span
 from loadgen.units import NS_PER_SECOND
 

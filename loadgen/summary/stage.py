@@ -1,25 +1,33 @@
 """From the journal of one stage to its summary, whole or as far as it has come."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, overload
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.judge.slo import request_limits
-from loadgen.judge.verdict import Finding, generator_faults
 from loadgen.measure.delta import COMPLETIONS, GOOD, ITEMS, OUTPUT_TOKENS, PROMPT_TOKENS, TokenTotals
 from loadgen.measure.journal import Record, RunHeader, StageEnd, StageMeta, WorkerStats, read_stage
-from loadgen.measure.run_journal import RunJournal, read_overview
-from loadgen.measure.running import books_of
+from loadgen.measure.outcome import books_of
+from loadgen.measure.run_journal import RunJournal
+from loadgen.profile.slo import request_limits
 from loadgen.statistics.histogram import Histogram
-from loadgen.summary.accuracy import accuracy_of
 from loadgen.summary.attainment import attained
 from loadgen.summary.counts import Survey
 from loadgen.summary.interim import Glance
 from loadgen.summary.latencies import LOOP_LAG, StageLatencies
-from loadgen.summary.summary import Items, Stage, Stationary, Throughput, Tokens, Window
+from loadgen.summary.summary import (
+    Accuracy,
+    Items,
+    Latency,
+    Stage,
+    Stationary,
+    Throughput,
+    Tokens,
+    Window,
+)
 from loadgen.summary.timeline import series_of
 from loadgen.summary.window import Span, choose_window, concurrency, stationarity
 from loadgen.units import NS_PER_SECOND
@@ -28,53 +36,38 @@ KILLED: Final = "killed"
 """How a stage ended that has no end in the journal."""
 
 
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage and what else bears on its validity.
+
+    excused: requests intended in the window that were not sent through no fault of the generator.
+    worker_cpu: by worker, its share of one core in the busiest second or so of the stage, where known.
+    parent_cpu: of the parent, likewise.
+    ended: the stage ended in order; otherwise the run was killed, and what was outstanding is not known.
+    judged: False where requests are late by design.
+    unsettled: the warm-up was to be found and none was.
+    more_than_prompts: requests had tokens on top of those asked for, by as many as nobody knows.
+    """
+
+    stage: Stage
+    loop_lag: Latency | None
+    excused: int
+    worker_cpu: dict[int, float]
+    parent_cpu: float | None
+    ended: bool
+    judged: bool
+    unsettled: bool = False
+    more_than_prompts: bool = False
+
+
 class Measured(msgspec.Struct, frozen=True):
     """A stage's summary with what only the verdict and the generator's report need."""
 
     finding: Finding
-    service_seconds: float | None
+    lowest_service_seconds: float | None
+    """The lowest mean service time of this stage and those before it."""
     lateness: Histogram | None
     loop_lag: Histogram | None
     stats: dict[int, WorkerStats]
-
-
-class StagesSoFar(Sequence[Stage]):
-    """The first `ended` stages of a run, which have ended. Each is measured when it is first looked at, and once."""
-
-    def __init__(self, directory: Path, ended: int = 0) -> None:
-        self.ended = ended
-        self._directory = directory
-        self._measured: list[Measured] = []
-        self._lowest: float | None = None
-
-    def __len__(self) -> int:
-        return self.ended
-
-    @overload
-    def __getitem__(self, index: int) -> Stage: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Stage]: ...
-    def __getitem__(self, index: int | slice) -> Stage | Sequence[Stage]:
-        if len(self._measured) < self.ended:
-            self.measured(read_overview(self._directory))
-        return [one.finding.stage for one in self._measured][index]
-
-    def measured(self, run: RunJournal) -> list[Measured]:
-        """All of them, with what a verdict needs."""
-        for meta in run.metas[len(self._measured) : self.ended]:
-            one = measure(self._directory, run, meta, self._lowest)
-            self._lowest = _lower(self._lowest, one.service_seconds)
-            self._measured.append(one)
-        return self._measured
-
-    def glance(self, at: Glance, number: int) -> Stage | None:
-        """The stage that is under way, as far as all that was intended has ended; None where nothing has."""
-        run = read_overview(self._directory)
-        self.measured(run)
-        meta = next(meta for meta in run.metas if meta.stage == number)
-        if at.intervals(meta.grid) < 1:
-            return None
-        return measure(self._directory, run, meta, self._lowest, at).finding.stage
 
 
 def measure(
@@ -139,11 +132,9 @@ def measure(
         unsettled=span.unsettled,
         more_than_prompts=header.more_than_prompts,
     )
-    stage = replace(stage, generator_faults=generator_faults(finding))
-    finding = replace(finding, stage=stage)
     stats = {pid: cost.last for pid, cost in survey.processes.items()}
     merged = latencies.merged
-    return Measured(finding, latencies.mean_seconds("service"), merged.get("lateness"), merged.get(LOOP_LAG), stats)
+    return Measured(finding, service, merged.get("lateness"), merged.get(LOOP_LAG), stats)
 
 
 # --- the parts of a stage ---------------------------------------------------------------------------------------------
@@ -206,6 +197,12 @@ def _parent_cpu(run: RunJournal, end: StageEnd | None) -> float | None:
 
 def _mean(total: int, count: int) -> float | None:
     return total / count if count else None
+
+
+def accuracy_of(judged: Counter[int]) -> Accuracy | None:
+    """From how many were right, under 1, and how many were not, under 0; None where there are none."""
+    total = judged.total()
+    return Accuracy(judged[1] / total, judged[1], total) if total else None
 
 
 def _lower(a: float | None, b: float | None) -> float | None:

@@ -7,14 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.summary.accuracy import Accuracy
-from loadgen.summary.promises import Estimate
-from loadgen.summary.promises import SloCheck as SloCheck
-from loadgen.summary.promises import SloVerdict as SloVerdict
+from loadgen.measure.outcome import Books
 
 SCHEMA: Final = 1
-
-PERCENTILES: Final = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 
 class Latency(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,27 +63,6 @@ class Latencies(msgspec.Struct, frozen=True, omit_defaults=True):
         """The latencies that exist, by name, in the order of the fields; failures left out."""
         names = (field for field in self.__struct_fields__ if field != "failed")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
-
-
-class Books(msgspec.Struct, frozen=True):
-    """The accounts: every intended request stands in exactly one of the others."""
-
-    intended: int
-    completed: int
-    failed: dict[str, int]
-    cancelled: int
-    dropped: int
-    lost: int
-    unfinished: int
-
-    @property
-    def failures(self) -> int:
-        return sum(self.failed.values())
-
-    @property
-    def ended(self) -> int:
-        """Sum of all accounts; the books balance when it equals `intended`."""
-        return self.completed + self.failures + self.cancelled + self.dropped + self.lost + self.unfinished
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -176,6 +150,22 @@ class Series(msgspec.Struct, frozen=True):
 
 SWEEP_POINT: Final = "sweep"
 """The purpose of a stage that a search was made for, and that is none of its questions."""
+
+
+class Accuracy(msgspec.Struct, frozen=True):
+    """How often the answers of a choice were the expected ones, over the completed requests of the window whose right
+    label is known."""
+
+    share: float
+    correct: int
+    judged: int
+
+
+class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A value with its 95 % confidence interval, None where the window is too short to tell."""
+
+    value: float
+    ci: tuple[float, float] | None = None
 
 
 class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -266,6 +256,34 @@ class Generator(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long the producer had requests due and no worker with a free credit; None where the run was killed."""
     lateness: Latency | None = None
     loop_lag: Latency | None = None
+
+
+class SloCheck(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One promise held against one stage. `outcome` is `met`, `missed` or `undecided` (the interval has the limit).
+
+    `value`, `ci` and `limit` are in `unit`: `seconds`, `tokens/s`, `requests/s` or `share`. `percentile` is None for
+    what is no percentile.
+    """
+
+    stage: str
+    metric: str
+    percentile: str | None
+    limit: float
+    outcome: str
+    value: float | None = None
+    ci: tuple[float, float | None] | None = None
+    unit: str = "seconds"
+    sufficient: bool = True
+    """Whether at least 10 samples lie beyond the percentile; else the value is hardly more than a maximum."""
+    at_least: bool = False
+    """The value must be at least the limit, not at most."""
+
+
+class SloVerdict(msgspec.Struct, frozen=True):
+    """`met` is None while no check decides it: all are met or undecided, and at least one is undecided."""
+
+    met: bool | None
+    checks: list[SloCheck]
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -368,31 +386,3 @@ class Summary(msgspec.Struct, frozen=True):
     failure: str | None = None
     """What ended the run early, in one line, where the generator or the target failed."""
     schema: int = SCHEMA
-
-
-class Live(msgspec.Struct, frozen=True):
-    """What is known while the run goes on; made for people to look at, not to be reported."""
-
-    stage: str
-    stage_number: int
-    stages: int
-    """How many are planned; 0 where that is decided as the run goes."""
-    elapsed_seconds: float
-    """Of this stage's arrivals; negative before the first."""
-    duration_seconds: float | None
-    requests: int | None
-    offered_rate: float | None
-    concurrency: int | None
-    draining: bool
-    books: Books
-    in_flight: int
-    achieved_rate: float
-    """Requests sent per second over the last few seconds."""
-    completed_rate: float
-    output_token_rate: float
-    lateness_p99: float | None
-    percentiles: dict[str, dict[str, float]]
-    """By latency (`ttft`, `itl`, `response`) and percentile (`p50`, `p90`, `p99`), in seconds, of the stage so far."""
-    warnings: list[str]
-    purpose: str | None = None
-    """What a search asked the stage for."""

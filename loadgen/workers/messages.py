@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.measure.aggregate import StageDelta
+from loadgen.measure.delta import StageDelta
 from loadgen.measure.journal import WorkerStats
 from loadgen.measure.outcome import Grid
 from loadgen.targets.base import Opening, TargetInfo

@@ -16,7 +16,8 @@ from anyio.abc import TaskStatus
 
 from loadgen.clock import Clock, MonotonicClock
 from loadgen.errors import ExitCode, LoadgenError
-from loadgen.measure.aggregate import StageDelta, StageMeter
+from loadgen.measure.aggregate import StageMeter
+from loadgen.measure.delta import StageDelta
 from loadgen.profile import Profile
 from loadgen.profile.decoding import decode
 from loadgen.targets.base import Target

@@ -9,8 +9,7 @@ import msgspec
 
 from loadgen import profile
 from loadgen.errors import LoadgenError
-from loadgen.profile.decoding import DecodingError, decode, show
-from loadgen.profile.table import TokenCount
+from loadgen.profile.decoding import DecodingError, TokenCount, decode, show
 from loadgen.profile.workload import are_labels
 from loadgen.workload.hashing import Purpose, fraction, hash64, hash_key
 from loadgen.workload.lengths import inverse_cdf

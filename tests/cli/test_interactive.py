@@ -10,10 +10,10 @@ from trio.testing import MockClock
 from loadgen.cli.interactive import opening_words
 from loadgen.clock import Clock, LoopClock
 from loadgen.load.halt import Halt
+from loadgen.measure.running import Live
 from loadgen.profile import Constant, EngineTarget, HttpTarget, Profile, SimTarget, Target, Workers
 from loadgen.runner.run import measure
 from loadgen.sim.config import SimFaults
-from loadgen.summary.summary import Live
 from loadgen.targets.kinds import checked_target
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 from loadgen.workers.launch import Incarnation, InlineLauncher, Launcher

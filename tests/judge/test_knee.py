@@ -7,17 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.judge.knee import knee, latency_knee
-from loadgen.summary.summary import (
-    Books,
-    Concurrency,
-    Latencies,
-    Latency,
-    Stage,
-    Stationary,
-    Throughput,
-    Tokens,
-    Window,
-)
+from loadgen.measure.outcome import Books
+from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Tokens, Window
 
 
 def stage(rate: float | None, response: float | None, count: int = 20_000) -> Stage:

@@ -5,17 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.judge.repeats import across, repeats_of
-from loadgen.summary.summary import (
-    Books,
-    Concurrency,
-    Latencies,
-    Latency,
-    Stage,
-    Stationary,
-    Throughput,
-    Tokens,
-    Window,
-)
+from loadgen.measure.outcome import Books
+from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Tokens, Window
 
 
 def test_the_interval_of_a_mean_is_students() -> None:

@@ -2,13 +2,15 @@ from typing import Any
 
 import pytest
 
-from loadgen.judge.slo import LATENCIES, RequestLimits, Slo, check
-from loadgen.summary.promises import Estimate, SloCheck
+from loadgen.judge.slo import check
+from loadgen.measure.outcome import Books
+from loadgen.profile.slo import LATENCIES, RequestLimits, Slo
 from loadgen.summary.summary import (
-    Books,
     Concurrency,
+    Estimate,
     Latencies,
     Latency,
+    SloCheck,
     Stage,
     Stationary,
     Throughput,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.judge.slo import RequestLimits, Slo
 from loadgen.measure.delta import RATIO_ONE
 from loadgen.measure.outcome import CANCELLED, DROPPED, FAILED, UNFINISHED, Outcome
+from loadgen.profile.slo import RequestLimits, Slo
 from loadgen.statistics.histogram import Histogram
 from loadgen.statistics.sparse import Table
 from loadgen.units import NS_PER_MS, Duration, Rate

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from loadgen.measure.aggregate import StageMeter
 from loadgen.measure.journal import StageEnd, WorkerDeath, WorkerOpened, WorkerStats, read_run, read_stage
 from loadgen.measure.latency_log import HLOG, write_hlog
-from loadgen.measure.outcome import COMPLETED, DROPPED, FAILED, LOST, UNFINISHED
+from loadgen.measure.outcome import COMPLETED, DROPPED, FAILED, LOST, UNFINISHED, Books
 from loadgen.statistics.histogram import HIGHEST_NS, LOWEST_NS, SIGNIFICANT_DIGITS
-from loadgen.summary.summary import Books
 from loadgen.units import NS_PER_SECOND
 
 

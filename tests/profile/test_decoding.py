@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.judge.slo import Slo
 from loadgen.profile import (
     AbortWhen,
     Audio,
@@ -37,6 +36,7 @@ from loadgen.profile import (
     Workload,
 )
 from loadgen.profile.decoding import DecodingError, decode, encode
+from loadgen.profile.slo import Slo
 from loadgen.units import Duration, Rate
 
 POISSON = {"kind": "poisson", "rate": 10, "requests": 5}

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 from bench_serve import VllmServer, run_bench_serve
 
+from loadgen.measure.outcome import Books
 from loadgen.measure.records import Record
-from loadgen.summary.summary import Books, Stage
+from loadgen.summary.summary import Stage
 from tests.end_to_end import Ran, command, run, sets
 
 # The first test waits for the server; a run here takes seconds.

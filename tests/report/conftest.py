@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadgen.measure.outcome import Books
+from loadgen.measure.running import Live
+from loadgen.profile.slo import PERCENTILES
 from loadgen.summary.summary import (
-    PERCENTILES,
-    Books,
     Concurrency,
     Generator,
     Latencies,
     Latency,
-    Live,
     SearchPoint,
     SearchResult,
     Series,

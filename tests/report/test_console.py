@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from loadgen.report.console import render_summary
-from loadgen.summary.accuracy import Accuracy
-from loadgen.summary.promises import Estimate
 from loadgen.summary.summary import (
+    Accuracy,
     AcrossRepeats,
+    Estimate,
     Items,
     Latencies,
     Repeated,

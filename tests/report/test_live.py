@@ -7,8 +7,8 @@ import anyio
 import pytest
 from rich.console import Console
 
+from loadgen.measure.running import Live
 from loadgen.report.live import done, plain_line, render_live, show_live
-from loadgen.summary.summary import Live
 
 pytestmark = pytest.mark.anyio
 

@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 
 from loadgen.report.points import Column, is_comparison, point_columns, promised_percentiles, setting_keys
-from loadgen.summary.promises import Estimate
-from loadgen.summary.summary import Latencies, Repeated, Stage, Throughput
+from loadgen.summary.summary import Estimate, Latencies, Repeated, Stage, Throughput
 
 
 def by_heading(columns: list[Column]) -> dict[str, list[str]]:

@@ -11,7 +11,6 @@ from trio.testing import MockClock
 
 from loadgen.clock import LoopClock
 from loadgen.errors import ProfileError, one_failure
-from loadgen.judge.slo import Slo
 from loadgen.load.halt import Halt
 from loadgen.measure.journal import FOLDER
 from loadgen.profile import (
@@ -28,6 +27,7 @@ from loadgen.profile import (
     Workers,
     Workload,
 )
+from loadgen.profile.slo import Slo
 from loadgen.runner.execution import Course
 from loadgen.runner.lock import Hold
 from loadgen.runner.results import summary_of

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from loadgen.cli.interactive import exit_code
 from loadgen.errors import ExitCode
-from loadgen.judge.slo import Slo
 from loadgen.load.halt import Halt
 from loadgen.profile import (
     Concurrency,
@@ -28,6 +27,7 @@ from loadgen.profile import (
     Workload,
 )
 from loadgen.profile.file import load_profile
+from loadgen.profile.slo import Slo
 from loadgen.runner.execution import Course
 from loadgen.runner.regenerate import remake
 from loadgen.runner.results import summary_of

@@ -1,17 +1,8 @@
 """Measured stages, made by hand: what a search is sent, without a target."""
 
 from loadgen.load.stages import StagePlan
-from loadgen.summary.summary import (
-    Books,
-    Concurrency,
-    Latencies,
-    Latency,
-    Stage,
-    Stationary,
-    Throughput,
-    Tokens,
-    Window,
-)
+from loadgen.measure.outcome import Books
+from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Tokens, Window
 
 
 def latency(

@@ -17,21 +17,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.measure.outcome import Books
+from loadgen.profile.slo import PERCENTILES
 from loadgen.statistics.confidence import widened_ranks
 from loadgen.statistics.histogram import ceiling_rank
 from loadgen.statistics.stationarity import Flow, judge
-from loadgen.summary.summary import (
-    PERCENTILES,
-    Books,
-    Concurrency,
-    Latencies,
-    Latency,
-    Stage,
-    Stationary,
-    Throughput,
-    Tokens,
-    Window,
-)
+from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Tokens, Window
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from loadgen.load.arrivals import Schedule
 from loadgen.load.stages import StagePlan
 from loadgen.measure.delta import ARRIVALS, COMPLETIONS
-from loadgen.measure.outcome import BINS_PER_INTERVAL, Grid
+from loadgen.measure.outcome import BINS_PER_INTERVAL, Books, Grid
+from loadgen.profile.slo import PERCENTILES
 from loadgen.sim.config import SimConfig
 from loadgen.sim.engine.scheduler import Emission, Scheduler, SimRequest
 from loadgen.statistics.confidence import PercentileIntervals
@@ -22,8 +23,6 @@ from loadgen.statistics.histogram import Histogram, fold, fold_groups
 from loadgen.summary.counts import Bins
 from loadgen.summary.latencies import latency_of
 from loadgen.summary.summary import (
-    PERCENTILES,
-    Books,
     Concurrency,
     Latencies,
     Latency,

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from loadgen.load.stages import StagePlan
+from loadgen.measure.outcome import Books
 from loadgen.sim.config import SimConfig
-from loadgen.summary.summary import Books, Stage
+from loadgen.summary.summary import Stage
 from tests.search.queue_sim import run_stage
 
 MOST_STAGES = 60

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.judge.slo import Slo
 from loadgen.load.stages import StagePlan
 from loadgen.profile import Saturate
+from loadgen.profile.slo import Slo
 from loadgen.search.concurrency import conclude, concurrency_search
 from loadgen.search.probe import decided
 from loadgen.sim.config import SimConfig

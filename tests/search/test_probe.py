@@ -3,9 +3,8 @@ from functools import partial
 
 import pytest
 
-from loadgen.judge.slo import Slo
+from loadgen.profile.slo import PERCENTILES, Slo
 from loadgen.search.probe import decided, probe
-from loadgen.summary.summary import PERCENTILES
 from loadgen.units import NS_PER_MS, NS_PER_SECOND, Duration, Rate
 from tests.search.handmade import books, latency, stage
 from tests.search.markov_queue import beyond, run_probe, simulate, true_percentile, waiting_probability

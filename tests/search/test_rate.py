@@ -5,12 +5,13 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
+from loadgen.measure.outcome import Books
 from loadgen.profile import Saturate
 from loadgen.search import saturate
 from loadgen.search.bracket import bracket_of
 from loadgen.sim.config import SimConfig
 from loadgen.sim.engine.capacity import capacity
-from loadgen.summary.summary import Books, Latencies, SearchPoint, SearchResult, Stage
+from loadgen.summary.summary import Latencies, SearchPoint, SearchResult, Stage
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 from tests.search.queue_sim import run_stage
 from tests.search.seeking import failing, limited, seek

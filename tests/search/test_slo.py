@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadgen.judge.slo import Slo
 from loadgen.load.stages import StagePlan
 from loadgen.profile import Saturate
+from loadgen.profile.slo import Slo
 from loadgen.search.probe import decided
 from loadgen.search.slo import BISECTION, conclude, slo_search
 from loadgen.sim.config import SimConfig

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from loadgen.judge.summarise import summarise
 from loadgen.measure.delta import ITEMS, StageDelta
 from loadgen.measure.outcome import FAILED, UNFINISHED, Outcome
-from loadgen.summary.accuracy import Accuracy
-from loadgen.summary.summary import Items, Stage
+from loadgen.summary.summary import Accuracy, Items, Stage
 
 
 def stage_of(build: Any, folder: Path, *deltas: StageDelta, **workload: Any) -> Stage:

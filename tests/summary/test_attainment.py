@@ -4,10 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.judge.slo import Slo
 from loadgen.judge.summarise import summarise
 from loadgen.measure.outcome import CANCELLED, DROPPED, FAILED, LOST, UNFINISHED, Outcome
-from loadgen.profile.slo import slo_of
+from loadgen.profile.slo import Slo, slo_of
 from loadgen.statistics.proportion import product_interval, rate_interval, share_interval, wilson_interval
 from loadgen.summary.summary import Stage
 

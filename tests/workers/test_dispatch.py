@@ -12,7 +12,8 @@ from loadgen.sim.config import SimFaults
 from loadgen.targets.sim import open_sim
 from loadgen.targets.tokenization import tokenizer_of_simulator
 from loadgen.units import NS_PER_SECOND
-from loadgen.workers.dispatch import Dispatcher, StageRun
+from loadgen.workers.dispatch import Dispatcher
+from loadgen.workers.jobs import StageRun
 from loadgen.workers.messages import Stop
 from loadgen.workload.sources import make_workload
 from tests.mortal_target import ENGINE_DEAD, MortalTarget

@@ -8,10 +8,9 @@ from typing import Any, get_args
 import pytest
 
 from loadgen.clock import MonotonicClock
-from loadgen.measure.journal import STREAMED
 from loadgen.measure.outcome import Exchange
 from loadgen.profile import Audio, Dataset, HttpTarget, Workload
-from loadgen.profile.workload import Kind
+from loadgen.profile.workload import STREAMED, Kind
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.http.endpoints import table
 from loadgen.targets.http.endpoints.table import PATHS, endpoint_of
