@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from loadgen.report.files import read_summary
+from loadgen.report.summary_json import read_summary
 from loadgen.sim.api.server import ServerSettings
 from loadgen.sim.config import SimConfig, SimFaults
 from loadgen.summary.summary import Summary

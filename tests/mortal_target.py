@@ -9,7 +9,7 @@ from loadgen.clock import Clock
 from loadgen.measure.outcome import Exchange
 from loadgen.profile import Profile, Workload
 from loadgen.targets.base import Opening, TargetInfo
-from loadgen.targets.tokenization import tokenizer_of_simulator
+from loadgen.targets.sim import tokenizer_of_simulator
 from loadgen.units import NS_PER_SECOND
 from loadgen.workload.request import Request
 

@@ -12,9 +12,11 @@ from rich.console import Console
 from loadgen.cli.check import render_expectation
 from loadgen.clock import MonotonicClock
 from loadgen.profile import Profile
-from loadgen.profile.file import Overrides, check_environment, load_profile, profile_toml
-from loadgen.report.files import read_summary
+from loadgen.profile.file import load_profile, profile_toml
+from loadgen.profile.overrides import Overrides
+from loadgen.report.summary_json import read_summary
 from loadgen.runner.expectation import DatasetExpectation, expected
+from loadgen.runner.requirements import check_environment
 from loadgen.summary.summary import Accuracy
 from loadgen.targets.kinds import checked_target
 from tests.end_to_end import run, sets

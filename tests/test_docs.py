@@ -15,7 +15,8 @@ from loadgen.cli.commands import app
 from loadgen.measure.outcome import CANCELLED, COMPLETED, DROPPED, LOST, TIMEOUT, UNFINISHED
 from loadgen.measure.records import Record
 from loadgen.profile import Profile
-from loadgen.profile.file import Overrides, load_profile
+from loadgen.profile.file import load_profile
+from loadgen.profile.overrides import Overrides
 from loadgen.search.rate import CONFIRM_STABLE, CONFIRM_UNSTABLE, OVERLOADING
 from loadgen.search.saturate import CUTS
 from loadgen.search.slo import BISECTION, DOUBLING

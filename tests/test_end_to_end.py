@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from loadgen.report.files import read_summary
+from loadgen.report.summary_json import read_summary
 from tests.end_to_end import command, run, sets, simulated_server
 
 SHORT = sets(workload__prompt_tokens=16, workload__output_tokens=4, load__warmup="0s")

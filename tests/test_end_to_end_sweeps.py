@@ -14,7 +14,7 @@ from io import StringIO
 from rich.console import Console
 
 from loadgen.report.console import render_summary
-from loadgen.report.files import read_summary
+from loadgen.report.summary_json import read_summary
 from tests.end_to_end import QUICK, command, run, simulated_server
 
 HEAD = """

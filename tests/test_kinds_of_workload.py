@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.report.files import read_summary
+from loadgen.report.summary_json import read_summary
 from loadgen.summary.summary import Stage
 from tests.end_to_end import Ran, run, sets, simulated_server
 

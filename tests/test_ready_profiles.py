@@ -2,7 +2,8 @@ import pytest
 
 from loadgen.errors import ProfileError
 from loadgen.profile import Audio, EngineTarget, Images, Profile, SimTarget
-from loadgen.profile.file import Overrides, ReadyProfile, load_profile, ready_profiles
+from loadgen.profile.file import ReadyProfile, load_profile, ready_profiles
+from loadgen.profile.overrides import Overrides
 from loadgen.runner.expectation import expected
 from loadgen.search.program import planned
 

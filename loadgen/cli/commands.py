@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from loadgen.profile import Profile
-    from loadgen.profile.file import Overrides
+    from loadgen.profile.overrides import Overrides
 
 app = typer.Typer(
     name="loadgen",
@@ -127,7 +127,7 @@ def check(
     from loadgen.cli.check import render_expectation
     from loadgen.profile.file import profile_toml
     from loadgen.runner.expectation import expected
-    from loadgen.runner.run import faults_here
+    from loadgen.runner.requirements import faults_here
 
     loaded = _load(profile, _overrides(sets, target, model, rate, duration))
     faults = faults_here(loaded)
@@ -155,10 +155,10 @@ def report(
 ) -> None:
     """Make the files of a run again from what it left on disk, also where it was killed."""
     from loadgen.report.console import render_summary
-    from loadgen.runner.regenerate import remake
+    from loadgen.runner.results import regenerate
 
     try:
-        summary = remake(run_directory)
+        summary = regenerate(run_directory)
     except LoadgenError as error:
         _fail(error)
     if not quiet:
@@ -201,7 +201,7 @@ def _overrides(
     rate: str | None = None,
     duration: str | None = None,
 ) -> "Overrides":
-    from loadgen.profile.file import Overrides
+    from loadgen.profile.overrides import Overrides
 
     return Overrides(sets=tuple(sets or ()), target=target, model=model, rate=rate, duration=duration)
 

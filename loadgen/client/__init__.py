@@ -1,12 +1,13 @@
 """A Python client of a vLLM server: chat, choice among labels, scoring, tokens and embeddings (docs/client.md)."""
 
 from loadgen.client.client import VLLMClient
-from loadgen.client.errors import LabelError, RequestError
 from loadgen.client.types import (
     ChatMessage,
     ChatResponse,
     EmbeddingResponse,
+    LabelError,
     ModelInfo,
+    RequestError,
     ScoringResponse,
     Token,
     Tokenized,

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, T
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from loadgen.client.errors import RequestError
+from loadgen.client.types import RequestError
 
 P = ParamSpec("P")
 T = TypeVar("T")

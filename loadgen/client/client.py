@@ -9,16 +9,27 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from loadgen.client.blocking import LoopThread, blocking
 from loadgen.client.chat import Wishes, chat
-from loadgen.client.connection import Connection, Known, Settings, open_connection
-from loadgen.client.embedding import embed
+from loadgen.client.connection import Connection, Known, Settings, open_connection, typed
 from loadgen.client.label_logprobs import Way
 from loadgen.client.labels import constraint_of
 from loadgen.client.scoring import score
 from loadgen.client.tokens import detokenize, tokenize
-from loadgen.client.types import ChatResponse, EmbeddingResponse, Messages, ModelInfo, ScoringResponse, Tokenized
+from loadgen.client.types import (
+    ChatResponse,
+    EmbeddingResponse,
+    Messages,
+    ModelInfo,
+    RequestError,
+    ScoringResponse,
+    Tokenized,
+    Usage,
+)
 from loadgen.profile import HttpTarget
+from loadgen.targets.http.chunks import PROTOCOL
 
 
 class VLLMClient:
@@ -250,3 +261,28 @@ def _checked(extra_body: Mapping[str, Any] | None) -> dict[str, Any]:
     if fields.get("stream"):
         raise ValueError("extra_body.stream: the client reads whole answers")
     return fields
+
+
+class _Item(msgspec.Struct):
+    index: int
+    embedding: tuple[float, ...]
+
+
+class _Embeddings(msgspec.Struct):
+    data: list[_Item]
+    usage: Usage | None = None
+
+
+async def embed(connection: Connection, texts: str | Sequence[str]) -> EmbeddingResponse:
+    """What `VLLMClient.aembed` promises."""
+    given = [texts] if isinstance(texts, str) else list(texts)
+    if not given:
+        raise ValueError("no text to embed")
+    url = connection.server.api("embeddings")
+    raw = await connection.post(url, {"input": given, "encoding_format": "float"})
+    answer = typed(raw, _Embeddings, f"POST {url}")
+    items = sorted(answer.data, key=lambda item: item.index)
+    if [item.index for item in items] != list(range(len(given))) or not all(item.embedding for item in items):
+        words = f"{len(items)} vectors, some of them empty or twice, for {len(given)} texts"
+        raise RequestError(f"POST {url}", PROTOCOL, words, 200)
+    return EmbeddingResponse(tuple(item.embedding for item in items), answer.usage, raw)

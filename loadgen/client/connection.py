@@ -8,8 +8,7 @@ import anyio
 import msgspec
 from yarl import URL
 
-from loadgen.client.errors import RequestError
-from loadgen.client.types import ModelInfo, Token
+from loadgen.client.types import ModelInfo, RequestError, Token
 from loadgen.clock import MonotonicClock
 from loadgen.measure.outcome import TIMEOUT, Exchange
 from loadgen.profile import HttpTarget, Workload

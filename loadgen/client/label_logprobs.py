@@ -12,9 +12,8 @@ from typing import Final, Literal, TypeVar
 import anyio
 
 from loadgen.client.connection import Connection, Constraint
-from loadgen.client.errors import LabelError
 from loadgen.client.scoring import Prompt, continuation, score_ids
-from loadgen.client.types import Token, TokenLogprob
+from loadgen.client.types import LabelError, Token, TokenLogprob
 from loadgen.errors import one_failure
 from loadgen.targets.http.endpoints.constraint import NO_CONSTRAINT
 

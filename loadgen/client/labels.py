@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from loadgen.client.answers import read_chat
 from loadgen.client.connection import Connection, Constraint
-from loadgen.client.errors import LabelError, RequestError
-from loadgen.client.types import ChatResponse
+from loadgen.client.types import ChatResponse, LabelError, RequestError
 from loadgen.targets.http.endpoints.choice import NOT_A_LABEL
 from loadgen.targets.http.endpoints.constraint import (
     NO_CONSTRAINT,

@@ -12,9 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.client.connection import Connection, typed
-from loadgen.client.errors import RequestError
 from loadgen.client.tokens import detokenize, ids_of_chat, ids_of_text
-from loadgen.client.types import Messages, ScoringResponse, Token, TokenLogprob, messages_of
+from loadgen.client.types import Messages, RequestError, ScoringResponse, Token, TokenLogprob, messages_of
 from loadgen.targets.http.chunks import PROTOCOL
 
 _GENERATED: Final = 1

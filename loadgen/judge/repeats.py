@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from loadgen.profile.slo import PERCENTILES
-from loadgen.statistics.student import student_t_975
+from loadgen.statistics.confidence import student_t_975
 from loadgen.summary.summary import AcrossRepeats, Repeated, Stage
 
 

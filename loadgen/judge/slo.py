@@ -1,4 +1,4 @@
-"""Service level objectives: whether what the profile's `[slo]` table promises (`slo_table`) was kept."""
+"""Service level objectives: whether what the profile's `[slo]` table promises (`profile.slo`) was kept."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -33,7 +33,7 @@ Interval = tuple[float, float | None]
 
 
 def check(slo: Slo, stages: Sequence[Stage]) -> SloVerdict:
-    """Hold each promise against each stage.
+    """RunLock each promise against each stage.
 
     A promise is judged by a 95 % confidence interval, not by a value: of what must be at most its limit, *met* where
     the upper end is at most the limit, *missed* where the lower end is above it, else *undecided*; of what must be at

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from loadgen.judge.verdict import generator_faults
 from loadgen.measure.run_journal import RunJournal, read_overview
-from loadgen.summary.interim import Glance
+from loadgen.summary.interim import InterimLook
 from loadgen.summary.stage import Measured, measure
 from loadgen.summary.summary import (
     Stage,
@@ -44,7 +44,7 @@ class StagesSoFar(Sequence[Stage]):
             self._measured.append(one)
         return self._measured
 
-    def glance(self, at: Glance, number: int) -> Stage | None:
+    def look(self, at: InterimLook, number: int) -> Stage | None:
         """The stage that is under way, as far as all that was intended has ended; None where nothing has."""
         run = read_overview(self._directory)
         self.measured(run)

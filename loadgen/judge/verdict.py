@@ -32,7 +32,7 @@ def judge(
     deaths: how worker processes died, a sentence each.
     told: warnings that the run itself gave.
 
-    What the stages of a search show bears on what it found (`load.program.search_result`) and not on the run.
+    What the stages of a search show bears on what it found (`search.program.search_result`) and not on the run.
     """
     reasons, warnings = [], [*told, *deaths]
     if end is not None and end.failure is not None:

@@ -4,7 +4,7 @@ An open loop never slows its schedule: without a free credit a job waits here, k
 dropped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from loadgen.clock import Clock
 from loadgen.load.arrivals import Schedule
-from loadgen.load.bell import Bell
 from loadgen.load.halt import Halt
 from loadgen.load.stages import StagePlan
 from loadgen.measure.outcome import DROPPED, UNFINISHED
@@ -37,6 +36,28 @@ class Ended(NamedTuple):
     stop_ns: int
     ended_by: str
     intended: int | None
+
+
+class AutoResetEvent:
+    """Rings for one who waits. A ring while nobody does is kept for the next wait, several of them as one."""
+
+    def __init__(self) -> None:
+        self._rings = anyio.Event()
+
+    async def rung(self) -> None:
+        """Return at the next ring, at once where one is kept."""
+        await self._rings.wait()
+        self._rings = anyio.Event()
+
+    async def ring_after(self, happens: Callable[[], Awaitable[None]]) -> None:
+        """Ring once `happens()` has returned."""
+        await happens()
+        self._rings.set()
+
+    async def ring_after_each(self, happens: Callable[[], Awaitable[None]]) -> None:
+        """Ring each time that `happens()` returns, until cancelled."""
+        while True:
+            await self.ring_after(happens)
 
 
 class Producer:
@@ -75,7 +96,7 @@ class Producer:
     async def _open_loop(
         self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt
     ) -> Ended:
-        bell = Bell()
+        bell = AutoResetEvent()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bell.ring_after, halt.asked)
             tasks.start_soon(bell.ring_after_each, self._pool.returned)
@@ -84,7 +105,7 @@ class Producer:
         return ended
 
     async def _ship_in_time(
-        self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt, bell: Bell
+        self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt, bell: AutoResetEvent
     ) -> Ended:
         waited = False
         while halt.reason is None and (now_ns := self._clock.now_ns()) < schedule.end_ns:
@@ -211,7 +232,7 @@ class Producer:
         else:  # it died while others were served
             self._pool.requeue(stage, indices, intended_ns)
 
-    async def _wait(self, until_ns: int, bell: Bell | None = None) -> None:
+    async def _wait(self, until_ns: int, bell: AutoResetEvent | None = None) -> None:
         """Wait until about an instant, less if the bell rings, or, without one, if the pool has news."""
         seconds = max(0, until_ns - self._clock.now_ns()) / NS_PER_SECOND
         with anyio.move_on_after(seconds):

@@ -16,7 +16,7 @@ from loadgen.measure.level import Level
 from loadgen.measure.outcome import FAILED, Grid, Outcome
 from loadgen.measure.records import encode_lines
 from loadgen.profile.slo import Slo, request_limits
-from loadgen.statistics.sparse import Keyed, Samples, fold_keyed
+from loadgen.statistics.sparse import Samples, SparseHistograms, sparse_histograms
 from loadgen.units import NS_PER_SECOND
 
 
@@ -150,7 +150,7 @@ class StageMeter:
         yield
         batch = Batch(self.grid, accounts, rows, chunks_ns, chunk_tokens)
         samples = [self._lag_samples(lags)]
-        from_limits: list[Keyed] = []
+        from_limits: list[SparseHistograms] = []
         if batch.size:
             yield
             samples += batch.samples()
@@ -160,9 +160,9 @@ class StageMeter:
                 series.append(batch.by_end(GOOD, good(self._limits, batch)))
             if self._tells_ratios:
                 yield
-                from_limits = fold_keyed([ratios(self._limits, batch)])
+                from_limits = sparse_histograms([ratios(self._limits, batch)])
         yield
-        histograms = fold_keyed(samples)
+        histograms = sparse_histograms(samples)
         yield
         return StageDelta(
             stage=self.stage,

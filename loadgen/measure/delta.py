@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.statistics.histogram import Ints
-from loadgen.statistics.sparse import Keyed
+from loadgen.statistics.sparse import SparseHistograms
 
 ARRIVALS: Final = "arrivals"
 SENT: Final = "sent"
@@ -130,13 +130,13 @@ class StageDelta(msgspec.Struct, frozen=True, array_like=True, tag=True):
     accounts: list[tuple[int, str, int]]
     sent: list[tuple[int, int, int, int]]
     excused: list[tuple[int, int]]
-    histograms: list[Keyed]
+    histograms: list[SparseHistograms]
     series: list[Column]
     tokens: list[TokenTotals]
     records: bytes = b""
     messages: dict[str, str] = {}
     labels: list[tuple[int, str, int]] = []
     retries: int = 0
-    ratios: list[Keyed] = []
+    ratios: list[SparseHistograms] = []
     judged: list[tuple[int, int, int]] = []
     rows_again: int = 0

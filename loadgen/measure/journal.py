@@ -16,7 +16,7 @@ from loadgen.errors import LoadgenError, RunFailure
 from loadgen.measure.delta import StageDelta
 from loadgen.measure.outcome import Grid
 from loadgen.profile.workload import STREAMED
-from loadgen.statistics.sparse import Keyed
+from loadgen.statistics.sparse import SparseHistograms
 
 FOLDER: Final = "journal"
 _RUN: Final = "run.msgpack"
@@ -141,7 +141,7 @@ class Booking(_Entry, frozen=True):
     stage: int
     account: str
     intervals: list[int]
-    bounds: list[Keyed] = []
+    bounds: list[SparseHistograms] = []
     queued: bool = True
 
 

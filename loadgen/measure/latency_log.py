@@ -4,6 +4,7 @@ Latencies that come after their second was written are missing from it until `wr
 """
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -11,12 +12,11 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from loadgen.measure.delta import StageDelta
-from loadgen.measure.hlog import header, line
 from loadgen.measure.journal import RunHeader, RunResumed, StageMeta, read_run, read_stage
 from loadgen.measure.outcome import Grid
 from loadgen.statistics.histogram import Delta, Histogram
-from loadgen.statistics.sparse import Keyed, Table
-from loadgen.units import NS_PER_SECOND
+from loadgen.statistics.sparse import SparseHistograms, Table
+from loadgen.units import NS_PER_MS, NS_PER_SECOND
 
 HLOG: Final = "latency.hlog"
 _PATIENCE_NS: Final = 2 * NS_PER_SECOND
@@ -121,9 +121,9 @@ def _sum(pieces: list[Delta]) -> Histogram:
     return histogram
 
 
-def by_second(pieces: Iterable[Keyed]) -> dict[str, list[tuple[int, Delta]]]:
+def by_second(pieces: Iterable[SparseHistograms]) -> dict[str, list[tuple[int, Delta]]]:
     """The sums of keyed samples by metric and second of completion."""
-    metrics: defaultdict[str, list[Keyed]] = defaultdict(list)
+    metrics: defaultdict[str, list[SparseHistograms]] = defaultdict(list)
     for piece in pieces:
         metrics[piece.metric].append(piece)
     tables = {metric: Table.open(found) for metric, found in metrics.items()}
@@ -153,7 +153,7 @@ def write_hlog(directory: Path) -> None:
 
 
 def _add_stage(log: LatencyLog, directory: Path, meta: StageMeta) -> None:
-    pending: list[Keyed] = []
+    pending: list[SparseHistograms] = []
     for record in read_stage(directory, meta.stage):
         if isinstance(record, StageDelta):
             pending.extend(record.histograms)
@@ -163,10 +163,42 @@ def _add_stage(log: LatencyLog, directory: Path, meta: StageMeta) -> None:
     _settle(log, meta.grid, pending)
 
 
-def _settle(log: LatencyLog, grid: Grid, pending: list[Keyed]) -> None:
+def _settle(log: LatencyLog, grid: Grid, pending: list[SparseHistograms]) -> None:
     latest = grid.window_ns
     for metric, sums in by_second(pending).items():
         for second, delta in sums:
             log.add(grid, second, metric, delta)
             latest = max(latest, grid.window_ns + second * NS_PER_SECOND)
     log.write_until(latest)
+
+
+# Readers end the tag at the first comma and split lines at white space.
+_TAG: Final = re.compile(r"[^\s,]+")
+
+
+def header(started_at: datetime) -> str:
+    """The lines before the first interval. Intervals are timed from `started_at`, an aware wall-clock time."""
+    epoch = started_at.timestamp()
+    date = started_at.astimezone(UTC).strftime("%a %b %d %H:%M:%S UTC %Y")
+    return (
+        "#[Histogram log format version 1.3]\n"
+        f"#[StartTime: {epoch:.3f} (seconds since epoch), {date}]\n"
+        f"#[BaseTime: {epoch:.3f} (seconds since epoch)]\n"
+        '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"\n'
+    )
+
+
+def line(tag: str, start_seconds: float, length_seconds: float, histogram: Histogram) -> str:
+    """The samples of one metric in one interval, which starts `start_seconds` after the header's start.
+
+    Readers expect intervals in ascending order of start. An empty histogram is a valid line, with maximum 0.
+
+    Raises:
+        ValueError: the tag is empty or holds a comma or white space, or the start is negative.
+    """
+    if not _TAG.fullmatch(tag):
+        raise ValueError(f"a tag without commas and white space, not {tag!r}")
+    if start_seconds < 0:
+        raise ValueError(f"an interval cannot start {start_seconds} s before the log")
+    maximum_ms = (histogram.max_ns or 0) / NS_PER_MS
+    return f"Tag={tag},{start_seconds:.3f},{length_seconds:.3f},{maximum_ms:.3f},{histogram.encode()}\n"

@@ -27,7 +27,7 @@ from loadgen.measure.latency_log import HLOG, LatencyLog, by_second, write_hlog
 from loadgen.measure.outcome import UNFINISHED, Books
 from loadgen.measure.running import Live, RunningStage
 from loadgen.statistics.histogram import Ints
-from loadgen.statistics.sparse import Keyed, Samples, fold_keyed
+from loadgen.statistics.sparse import Samples, SparseHistograms, sparse_histograms
 from loadgen.units import NS_PER_SECOND
 
 RECORDS: Final = "requests.jsonl"
@@ -69,7 +69,7 @@ class Recorder:
         self._stats: dict[int, WorkerStats] = {}
         self._stats_written_ns: dict[int, int] = {}
         self._warnings: list[str] = list(header.warnings)
-        self._pending: dict[int, list[Keyed]] = {}
+        self._pending: dict[int, list[SparseHistograms]] = {}
         self._settled_ns = clock.now_ns()
         with self._writing():
             self._make_log = hlog and resumed is not None
@@ -124,18 +124,18 @@ class Recorder:
         grid = running.meta.grid
         instants = np.array(intended_ns, np.int64)
         intervals = (instants - grid.window_ns) // grid.interval_ns
-        bounds: list[Keyed] = []
+        bounds: list[SparseHistograms] = []
         if account == UNFINISHED:
             now_ns = self._clock.now_ns() if at_ns is None else at_ns
             bounds = self._bounds(running.meta, instants, intervals, now_ns)
         self._journal.append(Booking(stage, account, intervals.tolist(), bounds, queued), stage)
         running.accounts[account] += len(intended_ns)
 
-    def _bounds(self, meta: StageMeta, instants: Ints, intervals: Ints, now_ns: int) -> list[Keyed]:
+    def _bounds(self, meta: StageMeta, instants: Ints, intervals: Ints, now_ns: int) -> list[SparseHistograms]:
         seconds = np.full_like(instants, (now_ns - meta.grid.window_ns) // NS_PER_SECOND)
         streamed = self._header.of_stage(meta).streamed
         names = ("response_at_least", "ttft_at_least") if streamed else ("response_at_least",)
-        return fold_keyed([Samples(name, now_ns - instants, intervals, seconds) for name in names])
+        return sparse_histograms([Samples(name, now_ns - instants, intervals, seconds) for name in names])
 
     def worker(self, stats: WorkerStats) -> None:
         """Note what a worker costs."""

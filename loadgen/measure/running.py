@@ -9,8 +9,6 @@ from loadgen.measure.delta import COMPLETIONS, OUTPUT_TOKENS, SENT, StageDelta
 from loadgen.measure.journal import StageMeta
 from loadgen.measure.outcome import Books, books_of
 from loadgen.statistics.histogram import Delta, Histogram
-from loadgen.summary.summary import SloCheck as SloCheck
-from loadgen.summary.summary import SloVerdict as SloVerdict
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 
 WATCHED: Final = ("ttft", "itl", "response")

@@ -1,10 +1,9 @@
-"""The profile: one load test as frozen data. The names are those of the TOML file (docs/formats.md)."""
+"""One load test as data, and everything that reads, checks or writes it as TOML. Nothing here runs or measures.
 
-from typing import Annotated, Final, Literal
+It may import the settings of the simulated engine (`sim.config`) and the ground. Begin with `profile.py`: the tables
+of a profile, whose names the room gives to the others; `file.py` reads one.
+"""
 
-import msgspec
-
-from loadgen.profile.decoding import Positive, Table
 from loadgen.profile.load import (
     AbortWhen,
     Concurrency,
@@ -21,8 +20,9 @@ from loadgen.profile.load import (
     Sweep,
     is_search,
 )
+from loadgen.profile.output import Output
+from loadgen.profile.profile import Profile, SweepAxis, Workers
 from loadgen.profile.slo import Slo
-from loadgen.profile.sweep import SweepAxis
 from loadgen.profile.target import EngineTarget, HttpTarget, SimTarget, Target
 from loadgen.profile.workload import (
     CONVERSATIONS,
@@ -39,7 +39,6 @@ from loadgen.profile.workload import (
     Uniform,
     Workload,
 )
-from loadgen.units import NS_PER_MS, Duration
 
 __all__ = [
     "CONVERSATIONS",
@@ -67,6 +66,7 @@ __all__ = [
     "Ramp",
     "Saturate",
     "SimTarget",
+    "Slo",
     "Step",
     "Steps",
     "StopWhen",
@@ -78,68 +78,3 @@ __all__ = [
     "Workload",
     "is_search",
 ]
-
-
-OF_SIMULATOR: Final = ("chat", "completion")
-"""The kinds of workload that the simulator inside a worker answers."""
-OF_ENGINE: Final = (*OF_SIMULATOR, "choice", "score", "embed")
-"""The kinds of workload that an engine inside a worker answers."""
-
-
-class Workers(Table, frozen=True, kw_only=True):
-    processes: Positive | Literal["auto"] = "auto"
-    max_inflight: Positive = 4096
-    """Requests in flight at once, over all workers."""
-    launcher: Literal["local"] = "local"
-    gpus_per_worker: Positive | None = None
-    """GPUs that each worker's engine gets of those visible (`CUDA_VISIBLE_DEVICES`). Absent: the product of
-    `tensor_parallel_size`, `pipeline_parallel_size` and `data_parallel_size` of `engine_args` where there are several
-    workers; one worker sees them all."""
-    max_restarts: Annotated[int, msgspec.Meta(ge=0)] = 2
-    """How often one worker is started again after it died."""
-    lookahead: Duration = Duration(250 * NS_PER_MS)
-    """How long before its due time a request is handed to a worker."""
-
-
-class Output(Table, frozen=True, kw_only=True):
-    dir: str = "runs/{name}-{time}"
-    formats: tuple[Literal["json", "csv", "html", "hlog"], ...] = ("json", "csv", "html", "hlog")
-    records: bool = False
-    """Write `requests.jsonl`, one line for each request that a worker ended."""
-
-
-class Profile(Table, frozen=True, kw_only=True):
-    """One load test, complete: what `profile.toml` of a run holds."""
-
-    name: str = "run"
-    target: Target = SimTarget()
-    workload: Workload = Workload()
-    load: Load
-    sweep: tuple[SweepAxis, ...] = ()
-    workers: Workers = Workers()
-    slo: Slo | None = None
-    output: Output = Output()
-
-    def __post_init__(self) -> None:
-        target, kind = self.target, self.workload.kind
-        if isinstance(target, SimTarget) and target.transport == "in-process":
-            _one_of(OF_SIMULATOR, kind, "the simulator")
-        elif isinstance(target, EngineTarget):
-            _one_of(OF_ENGINE, kind, "an engine")
-            unfit = "generate" if kind == "embed" else "pooling"
-            if target.engine_args.get("runner") == unfit:
-                raise ValueError(f'workload.kind = "{kind}": an engine of engine_args.runner = "{unfit}" has none')
-        if self.slo is None and any(rule is not None and rule.slo_missed for rule in _stops(self.load)):
-            raise ValueError("load.stop_when.slo_missed = true: needs [slo]")
-
-
-def _stops(load: Load) -> list[StopWhen | None]:
-    """What ends the ramps of a load early."""
-    loads = load.steps if isinstance(load, Steps) else (load,)
-    return [one.stop_when for one in loads if isinstance(one, Ramp)]
-
-
-def _one_of(kinds: tuple[str, ...], kind: str, what: str) -> None:
-    if kind not in kinds:
-        has = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
-        raise ValueError(f'workload.kind = "{kind}": {what} in a worker has {has}; a server has the rest')

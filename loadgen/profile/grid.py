@@ -1,6 +1,5 @@
 """A profile with `[[sweep]]` tables as the profiles that it stands for: one for each point of its grid."""
 
-from collections.abc import Sequence
 from copy import deepcopy
 from itertools import product
 from typing import Any, Final
@@ -9,39 +8,39 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.profile import Profile, is_search
-from loadgen.profile.decoding import DecodingError, decode, encode, looks_secret, show
-from loadgen.profile.keys import assign, steps_of
+from loadgen.profile.decoding import DecodingError, decode, encode, show
+from loadgen.profile.keys import assign, holds_secret, steps_of
 
 _NOT_SWEPT: Final = ("name", "output", "sweep")
 _SEARCH: Final = "a search decides its stages itself, and takes no grid; allowed: loads with given rates"
 
 
-class Variant(msgspec.Struct, frozen=True):
+class GridPoint(msgspec.Struct, frozen=True):
     """One point of the grid: the values of the swept keys, and the profile with these values in it."""
 
     settings: dict[str, Any]
     profile: Profile
 
 
-def variants(profile: Profile) -> tuple[Variant, ...]:
+def grid_points(profile: Profile) -> tuple[GridPoint, ...]:
     """The points of a profile's grid, the last key changing fastest; without a grid the profile itself.
 
     Raises:
         DecodingError: with every fault: a key that there is not, a value that it cannot have, a grid of searches.
     """
     if not profile.sweep:
-        return (Variant({}, profile),)
+        return (GridPoint({}, profile),)
     faults = _faults(profile)
     if faults:
         raise DecodingError(faults)
     keys = [axis.key for axis in profile.sweep]
     plain = encode(replace(profile, sweep=()))
-    found: list[Variant] = []
+    found: list[GridPoint] = []
     first: dict[str, str] = {}
     for values in product(*(axis.values for axis in profile.sweep)):
         settings = dict(zip(keys, values, strict=True))
         try:
-            variant = Variant(settings, with_settings(plain, settings))
+            variant = GridPoint(settings, with_settings(plain, settings))
             if is_search(variant.profile.load):
                 raise DecodingError([f"load: {_SEARCH}"])
             found.append(variant)
@@ -56,11 +55,6 @@ def variants(profile: Profile) -> tuple[Variant, ...]:
     if first:
         raise DecodingError(list(first.values()))
     return tuple(found)
-
-
-def holds_secret(steps: Sequence[str | int]) -> bool:
-    """Whether the key at this path usually holds a secret; one that names the variable of a secret does not."""
-    return any(looks_secret(str(step)) for step in steps) and steps != ["target", "api_key_env"]
 
 
 def with_settings(plain: dict[str, Any], settings: dict[str, Any]) -> Profile:
@@ -94,3 +88,14 @@ def _faults(profile: Profile) -> list[str]:
             faults.append(f"{here} = {axis.key!r}: stands there twice")
         seen.add(axis.key)
     return faults
+
+
+def axes_in(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tables of `[[sweep]]`, whatever stands in them."""
+    axes = data.get("sweep")
+    return [axis for axis in axes if isinstance(axis, dict)] if isinstance(axes, list) else []
+
+
+def values_in(axis: dict[str, Any]) -> list[Any]:
+    values = axis.get("values")
+    return values if isinstance(values, list) else []

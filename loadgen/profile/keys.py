@@ -1,9 +1,10 @@
 """The path of a key in a profile, such as `load.steps[1].rate`, and putting a value there."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
-from loadgen.profile.decoding import join, show
+from loadgen.profile.decoding import join, looks_secret, show
 
 _STEP: Final = re.compile(r'(?:^|(?<=.)\.)(?:"([^"]+)"|([A-Za-z0-9_-]+))|\[(\d+)\]')
 
@@ -43,3 +44,8 @@ def assign(data: dict[str, Any], steps: list[str | int] | list[str], value: Any)
         else:
             node = node[key]
     return []
+
+
+def holds_secret(steps: Sequence[str | int]) -> bool:
+    """Whether the key at this path usually holds a secret; one that names the variable of a secret does not."""
+    return any(looks_secret(str(step)) for step in steps) and steps != ["target", "api_key_env"]

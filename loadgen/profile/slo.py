@@ -5,8 +5,6 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from loadgen.summary.summary import SloCheck as SloCheck
-from loadgen.summary.summary import SloVerdict as SloVerdict
 from loadgen.units import NS_PER_SECOND, Duration, Rate, parse_duration, parse_rate
 
 LATENCIES: Final = (

@@ -19,11 +19,11 @@ from markupsafe import Markup
 from loadgen.profile.slo import PERCENTILES
 from loadgen.report.curves import sweep_plots
 from loadgen.report.figures import Plot, stage_plots
-from loadgen.report.files import as_plain
 from loadgen.report.lines import Line, generator_lines, stage_lines
 from loadgen.report.points import point_columns, promised_percentiles
 from loadgen.report.repeats import repeat_rows
 from loadgen.report.search import answer_of
+from loadgen.report.summary_json import as_plain
 from loadgen.report.tables import (
     SIMULATED,
     LatencyRow,

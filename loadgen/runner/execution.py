@@ -1,4 +1,4 @@
-"""The course of a run: its stages from the first to the last, on whatever targets and workers they need."""
+"""One run carried out: its stages from the first to the last, on whatever targets and workers they need."""
 
 import platform
 import time
@@ -26,8 +26,7 @@ from loadgen.profile import EngineTarget, Profile, Saturate
 from loadgen.profile.decoding import encode
 from loadgen.profile.file import write_profile
 from loadgen.profile.grid import with_settings
-from loadgen.runner.lock import Hold
-from loadgen.runner.resume import keep, what_is_complete
+from loadgen.runner.resume import RunLock, keep, what_is_complete
 from loadgen.runner.stage import LEAD_NS, StageContext, StageRunner
 from loadgen.search.program import planned, program_of
 from loadgen.targets.base import TargetInfo
@@ -53,7 +52,7 @@ OpenTarget = Callable[[Profile, int], AbstractAsyncContextManager[tuple[Checked,
 """Checks the target of a profile and makes ready what starts so many workers."""
 
 
-class Course:
+class Execution:
     """The stages of one run, from the first to the last, whatever targets and workers they need.
 
     Stages that differ in load, SLO and the lengths and texts of the workload share the target and its workers. Where a
@@ -83,7 +82,7 @@ class Course:
         self._plans = planned(profile)
         self._so_far = StagesSoFar(directory)
         self._recorder: Recorder | None = None
-        self._hold: Hold | None = None
+        self._lock: RunLock | None = None
         self._watching = anyio.CancelScope()
         self._opening: anyio.CancelScope | None = None
         self._warnings: list[str] = []
@@ -150,7 +149,7 @@ class Course:
 
     def _nothing_is_left(self) -> bool:
         """Find what of a run that is gone on with is whole. Where all of it is, see that its end is, too."""
-        self._hold = Hold(self._directory)
+        self._lock = RunLock(self._directory)
         kept = what_is_complete(self._profile, self._directory)
         self._so_far.ended = kept.stages
         if not kept.ended and not self._next():
@@ -194,7 +193,7 @@ class Course:
             self._recorder = self._go_on(header)
         else:
             _claim(self._directory)
-            self._hold = Hold(self._directory)
+            self._lock = RunLock(self._directory)
             write_profile(self._profile, self._directory / "profile.toml")
             self._recorder = self._recorder_of(header, None)
         if watch is not None:
@@ -260,8 +259,8 @@ class Course:
             if self._recorder is not None:
                 self._record_end(self._recorder, failure)
         finally:
-            if self._hold is not None:
-                self._hold.release()
+            if self._lock is not None:
+                self._lock.release()
 
     def _record_end(self, recorder: Recorder, failure: str | None) -> None:
         halt = self._halt

@@ -5,11 +5,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from loadgen.errors import LoadgenError, ProfileError, RunFailure
 from loadgen.judge.summarise import summarise
 from loadgen.measure.journal import COMPLETE
+from loadgen.measure.latency_log import write_hlog
 from loadgen.measure.run_journal import read_overview
 from loadgen.profile import Profile, is_search
 from loadgen.profile.decoding import DecodingError, decode
+from loadgen.report.files import FORMATS, write_files
+from loadgen.runner.resume import RunLock
 from loadgen.search.program import program_of, search_result
 from loadgen.summary.summary import SearchResult, Stage, Summary, Verdict
 
@@ -88,3 +92,28 @@ def _verdict(verdict: Verdict, found: SearchResult) -> Verdict:
     if found.ended_by != "found":
         return replace(verdict, warnings=[*verdict.warnings, found.reason])
     return verdict
+
+
+def regenerate(directory: Path) -> Summary:
+    """Summarise the journal in `directory` and write every file that can be made from it.
+
+    Raises:
+        LoadgenError: the directory holds no journal.
+        RunFailure: a file could not be written.
+    """
+    try:
+        summary = summary_of(directory)
+    except FileNotFoundError:
+        raise LoadgenError(f"{directory}: no run lies here (it has no journal)") from None
+    write_files(summary, directory, tuple(FORMATS))
+    try:
+        lock = RunLock(directory)
+    except ProfileError:  # a run that is going on writes its own log
+        return summary
+    try:
+        write_hlog(directory)
+    except OSError as error:
+        raise RunFailure(f"cannot write the latency log in {directory}: {error.strerror or error}") from None
+    finally:
+        lock.release()
+    return summary

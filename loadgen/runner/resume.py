@@ -1,5 +1,7 @@
 """Going on with a run that was killed or interrupted: which of its stages are whole and stay."""
 
+import fcntl
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ from loadgen.measure.run_journal import RunJournal, read_overview
 from loadgen.profile import Profile
 from loadgen.profile.decoding import DecodingError, decode, encode, join
 from loadgen.search.program import program_of
-from loadgen.summary.counts import Survey
+from loadgen.summary.counts import StageCounts
 
 _PARTIAL: Final = ".partial"
 
@@ -96,7 +98,7 @@ def _is_whole(directory: Path, run: RunJournal, meta: StageMeta) -> bool:
     end = run.ends.get(meta.stage)
     if end is None or end.ended_by not in COMPLETE:
         return False
-    return books_of(Survey(meta, read_stage(directory, meta.stage)).accounts(), end.intended).ended == end.intended
+    return books_of(StageCounts(meta, read_stage(directory, meta.stage)).accounts(), end.intended).ended == end.intended
 
 
 def _keep_records(path: Path, stages: int) -> None:
@@ -118,3 +120,30 @@ def _stage_of(line: bytes) -> int | None:
         return msgspec.json.decode(line, type=_Line).stage if line.endswith(b"\n") else None
     except msgspec.DecodeError:
         return None
+
+
+class RunLock:
+    """Held from when it is made until `release`, or until the process ends, however it ends.
+
+    Where the file system knows no locks, nothing is held.
+
+    Raises:
+        ProfileError: another process writes the run in `directory`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise ProfileError(str(directory), ["holds a run that is still going on"]) from None
+        except OSError:
+            self.release()
+
+    def release(self) -> None:
+        """Let others write the run."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -16,12 +16,12 @@ from loadgen.clock import Clock, MonotonicClock
 from loadgen.errors import Interrupted, ProfileError, RunFailure, TargetError, one_failure
 from loadgen.load.halt import Halt
 from loadgen.profile import Profile
-from loadgen.profile.file import check_environment, run_dir
-from loadgen.profile.grid import variants
+from loadgen.profile.file import run_dir
+from loadgen.profile.grid import grid_points
 from loadgen.report.files import write_files
-from loadgen.runner.execution import Course, Watch
+from loadgen.runner.execution import Execution, Watch
+from loadgen.runner.requirements import faults_here
 from loadgen.runner.results import summary_of
-from loadgen.search.program import planned
 from loadgen.summary.summary import Summary
 from loadgen.targets.kinds import Checked, checked_target
 from loadgen.workers.launch import Launcher, LocalLauncher
@@ -58,7 +58,7 @@ async def run(
         faults = faults_here(profile)
         if faults:
             raise ProfileError(profile.name, faults)
-        ensure_descriptors(max(point.profile.workers.max_inflight for point in variants(profile)))
+        ensure_descriptors(max(point.profile.workers.max_inflight for point in grid_points(profile)))
         directory = run_dir(profile) if directory is None else directory
         clock = MonotonicClock()
         nonce = workload_nonce(profile.workload)
@@ -68,10 +68,10 @@ async def run(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_end_what_has_not_begun, halt, tasks.cancel_scope)
             open_target = partial(_open_processes, clock=clock, directory=directory)
-            course = Course(profile, open_target, clock, directory, halt=halt, nonce=nonce, resume=resume)
+            execution = Execution(profile, open_target, clock, directory, halt=halt, nonce=nonce, resume=resume)
             try:
                 with one_failure():
-                    await course.run(watch)
+                    await execution.run(watch)
             except (RunFailure, TargetError) as error:
                 if not halt.begun:
                     raise
@@ -122,23 +122,7 @@ async def measure(
     async def opened(_: Profile, __: int) -> AsyncIterator[tuple[Checked, Launcher]]:
         yield checked, launcher
 
-    await Course(profile, opened, clock, directory, halt=halt, nonce=nonce).run(watch)
-
-
-def faults_here(profile: Profile) -> list[str]:
-    """Why a sound profile cannot be run in this environment, one line each."""
-    return check_environment(profile) + slot_faults(profile)
-
-
-def slot_faults(profile: Profile) -> list[str]:
-    """Of each closed loop that asks for more slots than the workers have together a line that says so."""
-    faults = []
-    for point in variants(profile):
-        has = point.profile.workers.max_inflight
-        needed = max((plan.concurrency or 0 for plan in planned(point.profile) or ()), default=0)
-        if needed > has:
-            faults.append(f"workers.max_inflight = {has}: must be at least load.concurrency = {needed}")
-    return list(dict.fromkeys(faults))
+    await Execution(profile, opened, clock, directory, halt=halt, nonce=nonce).run(watch)
 
 
 def _with_nonce(profile: Profile, nonce: int) -> Profile:

@@ -16,11 +16,10 @@ from loadgen.clock import Clock
 from loadgen.errors import ProfileError
 from loadgen.load.halt import Halt
 from loadgen.profile import Profile, SimTarget
-from loadgen.profile.file import check_environment
 from loadgen.report.files import write_files
-from loadgen.runner.execution import Course
+from loadgen.runner.execution import Execution
+from loadgen.runner.requirements import check_environment, slot_faults
 from loadgen.runner.results import summary_of
-from loadgen.runner.run import slot_faults
 from loadgen.sim.config import SimFaults
 from loadgen.sim.router import Router, Routing, open_replicas
 from loadgen.summary.summary import Summary
@@ -57,7 +56,7 @@ async def simulate(
     if faults:
         raise ProfileError(profile.name, faults)
     opened = partial(_open, clock=clock, fleet=fleet or Fleet(), warnings=warnings)
-    await Course(profile, opened, clock, directory, halt=halt or Halt(), nonce=profile.workload.nonce or 0).run()
+    await Execution(profile, opened, clock, directory, halt=halt or Halt(), nonce=profile.workload.nonce or 0).run()
     summary = summary_of(directory)
     write_files(summary, directory, profile.output.formats)
     return summary

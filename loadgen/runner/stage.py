@@ -17,7 +17,7 @@ from loadgen.profile import Ramp, StopWhen
 from loadgen.profile.slo import Slo
 from loadgen.search.probe import decided
 from loadgen.search.stop_when import stop_reason
-from loadgen.summary.interim import Glance
+from loadgen.summary.interim import InterimLook
 from loadgen.summary.summary import Stage
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 from loadgen.workers.messages import StageStart, Stop
@@ -223,11 +223,11 @@ class StageRunner:
     def _glance(self, schedule: Schedule | None, stretch_ns: int | None = None) -> Stage | None:
         now_ns = self._clock.now_ns()
         unended = [self._pool.oldest_ns(self._number), None if schedule is None else schedule.next_ns]
-        at = Glance(
+        at = InterimLook(
             now_ns=now_ns,
             ended_before_ns=min((instant for instant in unended if instant is not None), default=now_ns),
             # What is dropped never came in: of what is let in, no more can be inside than there are slots.
             arrivals_by=None if schedule is None or self._plan.overflow == "drop" else schedule.intended_by,
             stretch_ns=stretch_ns,
         )
-        return self._context.so_far.glance(at, self._number)
+        return self._context.so_far.look(at, self._number)

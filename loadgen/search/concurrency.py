@@ -36,7 +36,7 @@ def concurrency_search(load: Saturate, slo: Slo | None, points: list[SearchPoint
 
     points: empty; each stage is added as it is sent, so that `conclude` can be called at any moment.
 
-    With an SLO it goes as `slo_search.slo_search`, by whole slots, and ends too where two doublings of the slots bring
+    With an SLO it goes as `slo.slo_search`, by whole slots, and ends too where two doublings of the slots bring
     no more throughput: from there on nothing but the wait for a place in the batch grows.
 
     Without one the slots are doubled until that brings less than the tolerance; the most that any stage completed is
@@ -55,7 +55,7 @@ def concurrency_search(load: Saturate, slo: Slo | None, points: list[SearchPoint
 def conclude(
     load: Saturate, slo: Slo | None, points: Sequence[SearchPoint], ended_by: str, reason: str
 ) -> SearchResult:
-    """The answer that the concurrencies tried so far allow; meaning as in `slo_search.conclude`."""
+    """The answer that the concurrencies tried so far allow; meaning as in `slo.conclude`."""
     if slo is not None:
         return conclude_along(SLOTS, load, points, ended_by, reason)
     return _conclude_plateau(load, points, ended_by, reason)

@@ -15,7 +15,7 @@ TRIES: Final = 3
 def unspoilt(stages: Sequence[Stage], *, latencies: bool) -> list[int]:
     """The places of the stages that a search is sent: all that the generator did not spoil, and the third in a row.
 
-    latencies: whether the search looks at them, as in `probing.generator_fault`.
+    latencies: whether the search looks at them, as in `plans.generator_fault`.
     """
     places: list[int] = []
     spoilt = 0

@@ -1,6 +1,6 @@
 """What all searches need: their stages as plans, and what in a measured stage ends any search.
 
-What a stage says to the question of one search is that search's own (`probe`, `rate_search`).
+What a stage says to the question of one search is that search's own (`probe`, `rate`).
 """
 
 from typing import Any, Final

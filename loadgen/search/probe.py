@@ -44,7 +44,7 @@ def probe(slo: Slo | None, stage: Stage) -> Probe:
 
     It fails where the backlog grows, where the target turns requests away, or where a promise is missed; passes where
     all promises are met; and is undecided where the interval of one has its limit inside. Promises are judged by
-    `metrics.slo.check`.
+    `judge.slo.check`.
     """
     failed = _overloaded(stage) or _turned_away(slo, stage)
     if failed is not None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from loadgen.load.stages import StagePlan, plan_stages
 from loadgen.profile import Load, Profile, Saturate, Steps, Sweep, is_search
-from loadgen.profile.grid import variants
+from loadgen.profile.grid import grid_points
 from loadgen.profile.slo import Slo
 from loadgen.search import saturate, sweep
 from loadgen.summary.summary import SearchResult, Stage
@@ -47,7 +47,7 @@ def planned(profile: Profile) -> tuple[StagePlan, ...] | None:
     """
     if is_search(profile.load):
         return None
-    points = variants(profile)
+    points = grid_points(profile)
     words = [_words(profile, point.settings) for point in points]
     times = [_repeats(point.profile.load) for point in points]
     plans: list[StagePlan] = []

@@ -1,6 +1,6 @@
 """The search for the highest load that keeps an SLO: up until it breaks, then bisection by probes of the SLO.
 
-The load is a rate here; `concurrency_search` seeks slots of a closed loop in the same way, on its own `Axis`.
+The load is a rate here; `concurrency` seeks slots of a closed loop in the same way, on its own `Axis`.
 """
 
 from collections.abc import Callable, Generator, Sequence

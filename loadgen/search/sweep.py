@@ -1,6 +1,6 @@
 """The rates of a sweep that were not given: spread between low load and the most that the target completes.
 
-Both ends are measured first, with the first half of the search for saturation (`rate_search.ceiling`). A sweep needs
+Both ends are measured first, with the first half of the search for saturation (`rate.ceiling`). A sweep needs
 no bracket, so nothing is confirmed: its own stages show what each rate does.
 """
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.statistics.student import student_t_975
+from loadgen.statistics.confidence import student_t_975
 from loadgen.summary.summary import Stage
 
 FEWEST_BATCHES: Final = 4

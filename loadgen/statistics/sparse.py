@@ -1,7 +1,7 @@
 """Sparse histograms of one metric by two keys: the interval of the intended start and the second of the end.
 
-`Keyed` is the form on the wire and in the journal, one for each metric of a worker's delta. `Table` is many of them
-opened as numpy columns, so that merging costs no Python call for each key.
+`SparseHistograms` is the form on the wire and in the journal, one for each metric of a worker's delta. `Table` is many
+of them opened as numpy columns, so that merging costs no Python call for each key.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ _GROUP: Final = np.dtype(
         ("clamped_high", "<u4"),
     ]
 )
-"""One pair of keys: how many buckets of `Keyed.indices` are its own, and what `Delta` keeps beside the buckets."""
+"""One pair of keys: how many of `SparseHistograms.indices` are its own, and what `Delta` keeps beside the buckets."""
 
 
-class Keyed(msgspec.Struct, frozen=True, array_like=True):
+class SparseHistograms(msgspec.Struct, frozen=True, array_like=True):
     """Samples of one metric, in ns.
 
     groups: one packed record for each (interval, second) that has samples.
@@ -53,7 +53,7 @@ class Samples(msgspec.Struct, frozen=True):
     seconds: Ints
 
 
-def fold_keyed(metrics: list[Samples]) -> list[Keyed]:
+def sparse_histograms(metrics: list[Samples]) -> list[SparseHistograms]:
     """Count the samples of several metrics in one vectorised pass. A metric without samples is absent.
 
     The metrics must be distinct, and the product of their number and of the spans of both keys below 2**63.
@@ -76,7 +76,7 @@ def fold_keyed(metrics: list[Samples]) -> list[Keyed]:
     return [_pack(samples.metric, found) for samples, found in zip(metrics, groups, strict=True)]
 
 
-def _pack(metric: str, groups: list[tuple[int, int, Delta]]) -> Keyed:
+def _pack(metric: str, groups: list[tuple[int, int, Delta]]) -> SparseHistograms:
     rows = [
         (
             interval,
@@ -92,7 +92,7 @@ def _pack(metric: str, groups: list[tuple[int, int, Delta]]) -> Keyed:
         )
         for interval, second, delta in groups
     ]
-    return Keyed(
+    return SparseHistograms(
         metric,
         np.array(rows, _GROUP).tobytes(),
         b"".join(delta.indices for _, _, delta in groups),
@@ -101,7 +101,7 @@ def _pack(metric: str, groups: list[tuple[int, int, Delta]]) -> Keyed:
 
 
 class Table:
-    """Keyed samples of one metric as columns; `intervals` and `seconds` have one entry a group."""
+    """SparseHistograms samples of one metric as columns; `intervals` and `seconds` have one entry a group."""
 
     def __init__(self, groups: "NDArray[np.void]", indices: Ints, counts: Ints) -> None:
         self._groups = groups
@@ -109,7 +109,7 @@ class Table:
         self._counts = counts
 
     @classmethod
-    def open(cls, pieces: Sequence[Keyed]) -> "Table":
+    def open(cls, pieces: Sequence[SparseHistograms]) -> "Table":
         """The columns of several pieces one after the other; the same keys may come more than once."""
         return cls(
             np.frombuffer(b"".join(piece.groups for piece in pieces), _GROUP),
@@ -171,7 +171,7 @@ class Table:
         return (places % BUCKETS).astype("<u2"), counts, edges
 
 
-def _counts(pieces: Sequence[Keyed]) -> Ints:
+def _counts(pieces: Sequence[SparseHistograms]) -> Ints:
     """The counts of all pieces; those that stand next to each other in one width are read at once."""
     runs = groupby(pieces, lambda piece: 2 * len(piece.counts) // len(piece.indices))
     read = [np.frombuffer(b"".join(piece.counts for piece in run), f"<u{width}") for width, run in runs]

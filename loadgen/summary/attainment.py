@@ -17,14 +17,14 @@ from loadgen.measure.journal import Record
 from loadgen.profile.slo import Slo
 from loadgen.statistics.histogram import Histogram, Ints, bucket_indices, ceiling_rank
 from loadgen.statistics.proportion import product_interval, rate_interval, share_interval
-from loadgen.statistics.sparse import Keyed, Table
-from loadgen.summary.counts import Survey
+from loadgen.statistics.sparse import SparseHistograms, Table
+from loadgen.summary.counts import StageCounts
 from loadgen.summary.summary import Estimate
 from loadgen.summary.window import Span
 from loadgen.units import NS_PER_SECOND
 
 _BATCH: Final = 4096
-"""Keyed histograms that are opened in one go."""
+"""SparseHistograms histograms that are opened in one go."""
 
 Read = Callable[[], Iterable[Record]]
 """Reads the journal of the stage from its beginning."""
@@ -37,21 +37,21 @@ class Attained(msgspec.Struct, frozen=True):
     goodput_ci: tuple[float, float] | None = None
 
 
-def attained(read: Read, survey: Survey, span: Span, slo: Slo | None, goodput: float | None) -> Attained:
+def attained(read: Read, counts: StageCounts, span: Span, slo: Slo | None, goodput: float | None) -> Attained:
     """What can be said of the promises `attainment` and `goodput` of `slo`, of which either may be absent.
 
-    The share is of the requests of the window that the target had to answer (`Survey.answerable`); those that did not
-    complete were not good. Its interval is `shares.share_interval`, for which the share up to the promised percentile
-    of the ratios is looked at too: while all are good, it alone shows the bursts.
+    The share is of the requests of the window that the target had to answer (`StageCounts.answerable`); those that did
+    not complete were not good. Its interval is `proportion.share_interval`, for which the share up to the promised
+    percentile of the ratios is looked at too: while all are good, it alone shows the bursts.
 
-    Goodput is the rate of requests times that share, and so is its interval (`shares.product_interval`), about the
+    Goodput is the rate of requests times that share, and so is its interval (`proportion.product_interval`), about the
     measured `goodput`; the share that is promised is then the promised goodput over the rate of requests. Intervals
     from the counts of good requests alone say "met" wrongly in up to a quarter of short runs close to saturation.
     """
     if slo is None or (slo.attainment is None and slo.goodput is None):
         return Attained()
     requests = np.zeros(span.intervals, np.int64)
-    for interval, count in survey.answerable(span.holds).items():
+    for interval, count in counts.answerable(span.holds).items():
         requests[min(interval - span.first_interval, span.intervals - 1)] += count
     total = int(requests.sum())
     if not total:
@@ -97,7 +97,7 @@ def _counts(read: Read, span: Span, ranks: list[int | None]) -> list[Ints]:
 
 def _tables(records: Iterable[Record], span: Span) -> Iterator[Table]:
     """The ratios of the window's requests, as large tables."""
-    pending: list[Keyed] = []
+    pending: list[SparseHistograms] = []
     for record in records:
         if isinstance(record, StageDelta):
             pending += record.ratios
@@ -108,7 +108,7 @@ def _tables(records: Iterable[Record], span: Span) -> Iterator[Table]:
         yield _from(pending, span)
 
 
-def _from(pieces: list[Keyed], span: Span) -> Table:
+def _from(pieces: list[SparseHistograms], span: Span) -> Table:
     table = Table.open(pieces)
     chosen = table.intervals >= span.first_interval
     return table.where(chosen & (table.intervals < span.end_interval) if span.cut else chosen)

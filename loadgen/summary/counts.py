@@ -92,7 +92,7 @@ class ProcessCost(msgspec.Struct):
         self.last = stats
 
 
-class Survey:
+class StageCounts:
     """Everything but latencies that the journal tells of one stage."""
 
     def __init__(self, meta: StageMeta, records: Iterable[Record]) -> None:

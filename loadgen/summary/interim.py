@@ -20,7 +20,7 @@ _UNTOLD_NS: Final = 600 * NS_PER_MS
 """What happened so shortly ago may not have been told by every worker."""
 
 
-class Glance(msgspec.Struct, frozen=True):
+class InterimLook(msgspec.Struct, frozen=True):
     """How far a stage that is under way can be looked at.
 
     now_ns: the moment.

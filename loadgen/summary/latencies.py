@@ -14,7 +14,7 @@ from loadgen.measure.outcome import FAILED
 from loadgen.profile.slo import PERCENTILES
 from loadgen.statistics.confidence import PercentileIntervals, sufficient
 from loadgen.statistics.histogram import Delta, Histogram
-from loadgen.statistics.sparse import Keyed, Table
+from loadgen.statistics.sparse import SparseHistograms, Table
 from loadgen.summary.summary import Latencies, Latency
 from loadgen.summary.window import Span
 from loadgen.units import NS_PER_SECOND
@@ -24,7 +24,7 @@ BOUNDS: Final = {"response_at_least": "response", "ttft_at_least": "ttft"}
 LOOP_LAG: Final = "loop_lag"
 
 _BATCH: Final = 4096
-"""Keyed histograms that are merged in one go; numpy's cost for each call is spread over them."""
+"""SparseHistograms histograms that are merged in one go; numpy's cost for each call is spread over them."""
 _CURVE: Final = tuple(round(1 - 10 ** (-step / 20), 7) for step in range(101))
 """Fractions of a percentile curve: 20 a decade of what lies beyond, to 1 in 100,000."""
 
@@ -120,7 +120,7 @@ def batches(records: Iterable[Record], only: Collection[str] | None = None) -> I
 
     only: the metrics to read, by default all.
     """
-    pending: defaultdict[str, list[Keyed]] = defaultdict(list)
+    pending: defaultdict[str, list[SparseHistograms]] = defaultdict(list)
     waiting = 0
     for record in records:
         pieces = _keyed(record)
@@ -135,7 +135,7 @@ def batches(records: Iterable[Record], only: Collection[str] | None = None) -> I
     yield from ((metric, Table.open(found)) for metric, found in pending.items())
 
 
-def _keyed(record: Record) -> list[Keyed]:
+def _keyed(record: Record) -> list[SparseHistograms]:
     if isinstance(record, StageDelta):
         return record.histograms
     return record.bounds if isinstance(record, Booking) else []

@@ -15,8 +15,8 @@ from loadgen.measure.run_journal import RunJournal
 from loadgen.profile.slo import request_limits
 from loadgen.statistics.histogram import Histogram
 from loadgen.summary.attainment import attained
-from loadgen.summary.counts import Survey
-from loadgen.summary.interim import Glance
+from loadgen.summary.counts import StageCounts
+from loadgen.summary.interim import InterimLook
 from loadgen.summary.latencies import LOOP_LAG, StageLatencies
 from loadgen.summary.summary import (
     Accuracy,
@@ -71,7 +71,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def measure(
-    directory: Path, run: RunJournal, meta: StageMeta, service_seconds: float | None, at: Glance | None = None
+    directory: Path, run: RunJournal, meta: StageMeta, service_seconds: float | None, at: InterimLook | None = None
 ) -> Measured:
     """One stage. `service_seconds`: the lowest mean service time of other stages, which tells how long is long.
 
@@ -82,57 +82,57 @@ def measure(
     def read() -> Iterator[Record]:
         return read_stage(directory, meta.stage)
 
-    survey = Survey(meta, read())
+    counts = StageCounts(meta, read())
     end = run.ends.get(meta.stage)
     # Killed: the arrivals reached at least to the last thing that happened.
-    stop_ns = end.stop_ns if end is not None else meta.grid.window_ns + survey.bins.end * meta.grid.bin_ns
-    span = choose_window(meta, stop_ns, survey.bins) if at is None else at.window(meta.grid)
+    stop_ns = end.stop_ns if end is not None else meta.grid.window_ns + counts.bins.end * meta.grid.bin_ns
+    span = choose_window(meta, stop_ns, counts.bins) if at is None else at.window(meta.grid)
     latencies = StageLatencies(read, span, ttft_bounded=header.streamed)
     latency_seconds, loop_lag = latencies.summarised()
     service = _lower(service_seconds, latencies.mean_seconds("service"))
-    steady = stationarity(span, survey.bins, service) if at is None else at.stationarity(span, survey.bins, service)
-    throughput = _throughput(span, survey, header, judged=slo is not None and bool(request_limits(slo)))
-    good = attained(read, survey, span, slo, throughput.goodput)
+    steady = stationarity(span, counts.bins, service) if at is None else at.stationarity(span, counts.bins, service)
+    throughput = _throughput(span, counts, header, judged=slo is not None and bool(request_limits(slo)))
+    good = attained(read, counts, span, slo, throughput.goodput)
     stage = Stage(
         name=meta.name,
         kind=meta.kind,
-        books=books_of(survey.accounts(), None if end is None else end.intended),
-        window=_window(span, survey),
+        books=books_of(counts.accounts(), None if end is None else end.intended),
+        window=_window(span, counts),
         throughput=replace(throughput, goodput_ci=good.goodput_ci),
-        concurrency=concurrency(span, survey.bins),
+        concurrency=concurrency(span, counts.bins),
         latency_seconds=latency_seconds,
-        tokens=_tokens(survey.token_totals(span.holds)),
+        tokens=_tokens(counts.token_totals(span.holds)),
         stationary=Stationary(str(steady.stability), steady.reason, steady.growing),
-        short=survey.token_totals().short,
+        short=counts.token_totals().short,
         ended_by=KILLED if end is None else end.ended_by,
         offered_rate=meta.offered_rate,
         intended_concurrency=meta.concurrency,
-        failure_messages=survey.messages,
-        items=_items(header, survey.token_totals(span.holds), latencies.mean_seconds("service")),
-        labels=dict(sorted(survey.labels(span.holds).items())),
-        accuracy=accuracy_of(survey.judged(span.holds)),
-        rows_again=survey.rows_again,
-        retries=survey.retries,
+        failure_messages=counts.messages,
+        items=_items(header, counts.token_totals(span.holds), latencies.mean_seconds("service")),
+        labels=dict(sorted(counts.labels(span.holds).items())),
+        accuracy=accuracy_of(counts.judged(span.holds)),
+        rows_again=counts.rows_again,
+        retries=counts.retries,
         attainment=good.attainment,
         purpose=meta.purpose,
         settings=meta.settings,
         repeat=meta.repeat,
         end_reason=None if end is None else end.reason,
-        series=series_of(meta.grid, survey, read()),
+        series=series_of(meta.grid, counts, read()),
         curves=latencies.curves(),
     )
     finding = Finding(
         stage=stage,
         loop_lag=loop_lag,
-        excused=survey.excused(span.first_interval, span.end_interval),
-        worker_cpu={} if header.simulated else survey.worker_cpu,
+        excused=counts.excused(span.first_interval, span.end_interval),
+        worker_cpu={} if header.simulated else counts.worker_cpu,
         parent_cpu=None if header.simulated else _parent_cpu(run, end),
         ended=end is not None,
         judged=meta.judged,
         unsettled=span.unsettled,
         more_than_prompts=header.more_than_prompts,
     )
-    stats = {pid: cost.last for pid, cost in survey.processes.items()}
+    stats = {pid: cost.last for pid, cost in counts.processes.items()}
     merged = latencies.merged
     return Measured(finding, service, merged.get("lateness"), merged.get(LOOP_LAG), stats)
 
@@ -140,18 +140,18 @@ def measure(
 # --- the parts of a stage ---------------------------------------------------------------------------------------------
 
 
-def _window(span: Span, survey: Survey) -> Window:
+def _window(span: Span, counts: StageCounts) -> Window:
     grid = span.grid
     return Window(
         start=(span.start_ns - grid.origin_ns) / NS_PER_SECOND,
         seconds=span.seconds,
-        books=books_of(survey.accounts(span.holds)),
-        sent=survey.sent(span.first_interval, span.end_interval),
+        books=books_of(counts.accounts(span.holds)),
+        sent=counts.sent(span.first_interval, span.end_interval),
     )
 
 
-def _throughput(span: Span, survey: Survey, header: RunHeader, *, judged: bool) -> Throughput:
-    bins, seconds = survey.bins, header.sound_seconds
+def _throughput(span: Span, counts: StageCounts, header: RunHeader, *, judged: bool) -> Throughput:
+    bins, seconds = counts.bins, header.sound_seconds
     requests = span.rate(bins, COMPLETIONS)
     items = span.rate(bins, ITEMS) if seconds is None else requests * seconds
     return Throughput(

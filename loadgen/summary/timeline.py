@@ -9,7 +9,7 @@ from loadgen.measure.delta import COMPLETIONS, FAILURES, IN_FLIGHT_INTEGRAL, OUT
 from loadgen.measure.journal import Record
 from loadgen.measure.outcome import BINS_PER_INTERVAL, Grid
 from loadgen.statistics.histogram import Delta, Histogram
-from loadgen.summary.counts import Floats, Survey
+from loadgen.summary.counts import Floats, StageCounts
 from loadgen.summary.latencies import batches
 from loadgen.summary.summary import Series
 from loadgen.units import NS_PER_SECOND
@@ -21,11 +21,11 @@ _PIECES: Final = 8
 """So many deltas of one row and metric are summed into one, which bounds the memory."""
 
 
-def series_of(grid: Grid, survey: Survey, records: Iterable[Record]) -> Series | None:
+def series_of(grid: Grid, counts: StageCounts, records: Iterable[Record]) -> Series | None:
     """The series of a stage; None where nothing happened. `records` is one more reading of its journal."""
-    intended = survey.intended
+    intended = counts.intended
     first = min([grid.interval_of(grid.origin_ns), *intended])
-    end = max([-(-survey.bins.end // BINS_PER_INTERVAL), *(interval + 1 for interval in intended)])
+    end = max([-(-counts.bins.end // BINS_PER_INTERVAL), *(interval + 1 for interval in intended)])
     if end <= first:
         return None
     step = ceil((end - first) / _MOST_ROWS)
@@ -36,7 +36,7 @@ def series_of(grid: Grid, survey: Survey, records: Iterable[Record]) -> Series |
         arrivals[(interval - first) // step] += requests
 
     def column(name: str) -> Floats:
-        return survey.bins.rows(name, first * BINS_PER_INTERVAL, step * BINS_PER_INTERVAL, rows)
+        return counts.bins.rows(name, first * BINS_PER_INTERVAL, step * BINS_PER_INTERVAL, rows)
 
     percentiles = _percentiles(records, first, step, rows)
     origin = (grid.window_ns + first * grid.interval_ns - grid.origin_ns) / NS_PER_SECOND

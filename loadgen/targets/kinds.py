@@ -15,14 +15,13 @@ from loadgen.profile import LENGTHS_ASKED, EngineTarget, HttpTarget, Profile, Si
 from loadgen.targets.base import Patience, Target, TargetInfo
 from loadgen.targets.engine.opening import LOG_ENV, open_engine
 from loadgen.targets.engine.vllm_api import require_vllm
-from loadgen.targets.http.preflight import check_http
+from loadgen.targets.http.preflight import check_http, tokenizer_of_server
 from loadgen.targets.http.session import open_http
-from loadgen.targets.sim import describe_sim, embedded_server, open_sim
-from loadgen.targets.tokenization import tokenizer_of, tokenizer_of_server, tokenizer_of_simulator
+from loadgen.targets.sim import describe_sim, embedded_server, open_sim, tokenizer_of_simulator
 from loadgen.workload.prompt import prompt_format
 from loadgen.workload.request import Request, Tokenization
 from loadgen.workload.sources import make_workload
-from loadgen.workload.tokens import estimate
+from loadgen.workload.tokens import estimate, from_tokenizer
 
 _TRIAL_INDEX: Final = 1 << 60
 """The trial request's; no request of the load has it."""
@@ -145,3 +144,8 @@ _OPENERS: Final[dict[type, Opener]] = {
     SimTarget: _open_sim,
     EngineTarget: _open_engine,
 }
+
+
+def tokenizer_of(workload: Workload) -> Tokenization | None:
+    """The counts of the profile's own tokenizer; None where it names none. Raises LoadgenError where it is unusable."""
+    return None if workload.tokenizer is None else from_tokenizer(workload.tokenizer)

@@ -21,7 +21,8 @@ from loadgen.sim.model import tokenizer
 from loadgen.sim.router import Serving
 from loadgen.targets.base import Opening, TargetInfo
 from loadgen.workload.prompt import refuse_videos
-from loadgen.workload.request import Audio, Image, Request, text_of
+from loadgen.workload.request import Audio, Image, Request, Tokenization, text_of
+from loadgen.workload.tokens import PROBE_LINES, PROBE_TEXT, from_token_strings
 
 UNASKED_OUTPUT_TOKENS: Final = 64
 """What the model in a worker answers where no length is asked for."""
@@ -140,3 +141,11 @@ def _count(request: Request) -> int:
     if isinstance(request.prompt, str):
         return tokenizer.count(request.prompt)
     return len(request.prompt or ())
+
+
+def tokenizer_of_simulator() -> Tokenization:
+    """The simulator's own rule, for its model inside a worker."""
+    plain = tokenizer.token_strings(tokenizer.encode(PROBE_TEXT))
+    lines = tokenizer.token_strings(tokenizer.encode(PROBE_LINES))
+    chat = tokenizer.count_chat([("user", PROBE_TEXT)])
+    return from_token_strings(plain, chat - len(plain), "simulator", line_strs=lines)

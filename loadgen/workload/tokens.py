@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.errors import LoadgenError
+from loadgen.workload.prompt import compile_template
 from loadgen.workload.request import Tokenization
-from loadgen.workload.templates import compile_template
 from loadgen.workload.words import VOCABULARY
 
 PROBE_TEXT: Final = " ".join(VOCABULARY)

@@ -1,7 +1,7 @@
 import anyio
 import pytest
 
-from loadgen.load.bell import Bell
+from loadgen.load.producer import AutoResetEvent
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -11,7 +11,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.anyio
 async def test_one_wait_ends_at_whatever_happens_first() -> None:
-    bell, once, often = Bell(), anyio.Event(), anyio.Event()
+    bell, once, often = AutoResetEvent(), anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bell.ring_after, once.wait)
         tasks.start_soon(bell.ring_after, often.wait)
@@ -29,7 +29,7 @@ async def test_one_wait_ends_at_whatever_happens_first() -> None:
 
 @pytest.mark.anyio
 async def test_what_rang_before_the_wait_is_heard_once() -> None:
-    bell = Bell()
+    bell = AutoResetEvent()
     await bell.ring_after(anyio.lowlevel.checkpoint)
     await bell.ring_after(anyio.lowlevel.checkpoint)
     with anyio.fail_after(5):
@@ -42,7 +42,7 @@ async def test_what_rang_before_the_wait_is_heard_once() -> None:
 @pytest.mark.anyio
 async def test_what_happens_again_rings_again() -> None:
     send, receive = anyio.create_memory_object_stream[None](0)
-    bell = Bell()
+    bell = AutoResetEvent()
     async with send, receive, anyio.create_task_group() as tasks:
         tasks.start_soon(bell.ring_after_each, receive.receive)
         for _ in range(3):

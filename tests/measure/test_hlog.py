@@ -6,7 +6,7 @@ import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
-from loadgen.measure.hlog import header, line
+from loadgen.measure.latency_log import header, line
 from loadgen.statistics.histogram import HIGHEST_NS, LOWEST_NS, SIGNIFICANT_DIGITS, Histogram, fold
 
 # 1,700,000,000 s after the epoch.

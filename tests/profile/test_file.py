@@ -7,16 +7,10 @@ import pytest
 from loadgen.errors import ExitCode, ProfileError
 from loadgen.profile import Concurrency, Constant, EngineTarget, HttpTarget, Poisson, Profile, SimTarget, Steps, file
 from loadgen.profile.decoding import encode
-from loadgen.profile.file import (
-    Overrides,
-    check_environment,
-    load_profile,
-    profile_toml,
-    ready_profiles,
-    resolve_dir,
-    run_dir,
-    write_profile,
-)
+from loadgen.profile.file import load_profile, profile_toml, ready_profiles, run_dir, write_profile
+from loadgen.profile.output import resolve_dir
+from loadgen.profile.overrides import Overrides
+from loadgen.runner.requirements import check_environment
 from loadgen.units import Duration, Rate
 
 SMALL = """

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from loadgen.errors import ProfileError
 from loadgen.profile import Concurrency, HttpTarget, Poisson, Profile, Ramp, Saturate, Steps, StopWhen, SweepAxis
 from loadgen.profile.decoding import DecodingError
-from loadgen.profile.file import check_environment, load_profile
-from loadgen.profile.grid import variants
-from loadgen.runner.run import slot_faults
+from loadgen.profile.file import load_profile
+from loadgen.profile.grid import grid_points
+from loadgen.runner.requirements import check_environment, slot_faults
 from loadgen.search.program import planned
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 
@@ -22,11 +22,11 @@ def grid(*axes: tuple[str, tuple[object, ...]], load: object = LOAD) -> Profile:
 
 def test_without_axes_a_profile_stands_for_itself() -> None:
     profile = grid()
-    assert [(one.settings, one.profile) for one in variants(profile)] == [({}, profile)]
+    assert [(one.settings, one.profile) for one in grid_points(profile)] == [({}, profile)]
 
 
 def test_axes_make_a_grid_whose_last_key_changes_fastest() -> None:
-    found = variants(grid(("workload.output_tokens", (4, 16)), ("load.rate", (1, "120/min"))))
+    found = grid_points(grid(("workload.output_tokens", (4, 16)), ("load.rate", (1, "120/min"))))
     assert [one.settings for one in found] == [
         {"workload.output_tokens": 4, "load.rate": 1},
         {"workload.output_tokens": 4, "load.rate": "120/min"},
@@ -42,12 +42,12 @@ def test_axes_make_a_grid_whose_last_key_changes_fastest() -> None:
 @pytest.mark.parametrize("key", ["target.stream", "workers.processes", "target.engine.max_num_seqs"])
 def test_any_key_of_the_profile_can_be_swept(key: str) -> None:
     values = (False, True) if key == "target.stream" else (1, 2)
-    assert len({repr(one.profile) for one in variants(grid((key, values)))}) == 2
+    assert len({repr(one.profile) for one in grid_points(grid((key, values)))}) == 2
 
 
 def faults(profile: Profile) -> list[str]:
     with pytest.raises(DecodingError) as refused:
-        variants(profile)
+        grid_points(profile)
     return refused.value.faults
 
 
@@ -102,7 +102,7 @@ def test_a_search_is_no_point_of_a_grid(values: tuple[object, ...]) -> None:
 
 def test_the_name_of_a_variable_is_no_secret() -> None:
     profile = replace(grid(("target.api_key_env", ("KEY_A", "KEY_B"))), target=HttpTarget(url="http://127.0.0.1:1"))
-    assert [one.profile.target.api_key_env for one in variants(profile)] == ["KEY_A", "KEY_B"]
+    assert [one.profile.target.api_key_env for one in grid_points(profile)] == ["KEY_A", "KEY_B"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_what_any_point_of_a_grid_needs_of_the_environment_is_looked_for(tmp_pat
     )
     profile = load_profile(str(tmp_path / "profile.toml"))
     # Like the path of a dataset, swept ones are those beside the profile's file.
-    assert [one.profile.workload.dataset.path for one in variants(profile)] == [
+    assert [one.profile.workload.dataset.path for one in grid_points(profile)] == [
         str(rows), str(tmp_path / "missing.jsonl"),
     ]  # fmt: skip
     (fault,) = check_environment(profile)

@@ -16,7 +16,7 @@ import pytest
 from conftest import ENGINE_ARGS
 
 from loadgen.measure.records import Record
-from loadgen.report.files import read_summary
+from loadgen.report.summary_json import read_summary
 from loadgen.summary.summary import Stage
 from loadgen.workers.lifeline import FOLDER_ENV
 from tests.end_to_end import Ran, command, run, sets

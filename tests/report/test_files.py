@@ -10,7 +10,9 @@ import pytest
 
 from loadgen.errors import LoadgenError
 from loadgen.report import files
-from loadgen.report.files import read_summary, to_csv, to_json, write_atomically, write_files
+from loadgen.report.files import write_atomically, write_files
+from loadgen.report.percentiles_csv import to_csv
+from loadgen.report.summary_json import read_summary, to_json
 from loadgen.summary.summary import AcrossRepeats, Latencies, Overload, Repeated
 from loadgen.units import Duration
 

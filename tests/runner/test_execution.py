@@ -28,10 +28,9 @@ from loadgen.profile import (
     Workload,
 )
 from loadgen.profile.slo import Slo
-from loadgen.runner.execution import Course
-from loadgen.runner.lock import Hold
+from loadgen.runner.execution import Execution
 from loadgen.runner.results import summary_of
-from loadgen.runner.resume import what_is_complete
+from loadgen.runner.resume import RunLock, what_is_complete
 from loadgen.sim.config import SimConfig, SimFaults
 from loadgen.summary.summary import Summary
 from loadgen.targets.kinds import checked_target
@@ -76,7 +75,7 @@ def run_course(tmp_path):
             async with anyio.create_task_group() as tasks:
                 if meanwhile is not None:
                     tasks.start_soon(meanwhile, halt)
-                await Course(profile, open_target, clock, directory, halt=halt, nonce=0, resume=resume).run()
+                await Execution(profile, open_target, clock, directory, halt=halt, nonce=0, resume=resume).run()
                 tasks.cancel_scope.cancel()
 
         with one_failure():
@@ -263,7 +262,7 @@ def test_wherever_a_journal_is_cut_off_the_whole_stages_before_that_are_kept_and
 
 def test_only_one_process_writes_a_run(run_course, tmp_path: Path):
     run_course(profile(SWEEP), "run", interrupting_at(30))
-    hold = Hold(tmp_path / "run")
+    hold = RunLock(tmp_path / "run")
     with pytest.raises(ProfileError, match="still going on"):
         run_course(profile(SWEEP), resume=True)
     hold.release()

@@ -28,9 +28,8 @@ from loadgen.profile import (
 )
 from loadgen.profile.file import load_profile
 from loadgen.profile.slo import Slo
-from loadgen.runner.execution import Course
-from loadgen.runner.regenerate import remake
-from loadgen.runner.results import summary_of
+from loadgen.runner.execution import Execution
+from loadgen.runner.results import regenerate, summary_of
 from loadgen.runner.simulate import Fleet, simulate
 from loadgen.runner.virtual_time import VirtualClock, run_virtually
 from loadgen.search.sweep import POINT
@@ -74,7 +73,7 @@ def simulated(tmp_path: Path) -> Callable[..., Summary]:
     def run(profile: Profile, fleet: Fleet | None = None) -> Summary:
         folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         summary = run_virtually(partial(simulate, profile, directory=folder, fleet=fleet))
-        assert remake(folder) == summary
+        assert regenerate(folder) == summary
         return summary
 
     return run
@@ -247,7 +246,7 @@ def run_course(tmp_path: Path) -> Callable[..., Summary]:
             async with anyio.create_task_group() as tasks:
                 if interrupted_at is not None:
                     tasks.start_soon(interrupt, interrupted_at)
-                await Course(profile, open_target, clock, tmp_path / folder, halt=halt, nonce=0, resume=resume).run()
+                await Execution(profile, open_target, clock, tmp_path / folder, halt=halt, nonce=0, resume=resume).run()
                 tasks.cancel_scope.cancel()
 
         run_virtually(main)

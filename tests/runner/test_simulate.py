@@ -29,8 +29,8 @@ from loadgen.profile import (
     Workers,
     Workload,
 )
-from loadgen.report.files import read_summary
-from loadgen.runner.regenerate import remake
+from loadgen.report.summary_json import read_summary
+from loadgen.runner.results import regenerate
 from loadgen.runner.simulate import Fleet, simulable, simulate
 from loadgen.runner.virtual_time import VirtualClock, run_virtually
 from loadgen.sim.config import SimConfig, SimFaults
@@ -188,7 +188,7 @@ def test_the_report_of_a_simulated_run_made_again_is_still_marked(tmp_path):
     folder = tmp_path / "run"
     asked = profile(Constant(rate=Rate(5), duration=seconds(10)))
     before = run_virtually(partial(simulate, asked, directory=folder, fleet=Fleet(2, "random")))
-    again = remake(folder)
+    again = regenerate(folder)
     assert again == before
     assert again.simulated
     assert again.environment["target"]["simulation"] == {"replicas": 2, "router": "random"}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadgen.statistics.student import student_t_975
+from loadgen.statistics.confidence import student_t_975
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 4, 9, 20])

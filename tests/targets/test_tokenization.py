@@ -7,8 +7,8 @@ import pytest
 from loadgen.clock import MonotonicClock
 from loadgen.profile import HttpTarget, Workload
 from loadgen.targets.base import TargetInfo
+from loadgen.targets.http.preflight import tokenizer_of_server
 from loadgen.targets.http.session import open_http
-from loadgen.targets.tokenization import tokenizer_of_server
 from loadgen.workload.request import Tokenization
 from loadgen.workload.tokens import PROBE_TEXT, estimate
 from tests.targets.http.loopback import Seen, reply, serving

@@ -9,8 +9,7 @@ from loadgen.measure.aggregate import StageMeter
 from loadgen.measure.outcome import Grid, Outcome
 from loadgen.profile import Fixed, SimTarget, Workload
 from loadgen.sim.config import SimFaults
-from loadgen.targets.sim import open_sim
-from loadgen.targets.tokenization import tokenizer_of_simulator
+from loadgen.targets.sim import open_sim, tokenizer_of_simulator
 from loadgen.units import NS_PER_SECOND
 from loadgen.workers.dispatch import Dispatcher
 from loadgen.workers.jobs import StageRun

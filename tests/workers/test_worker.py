@@ -13,7 +13,7 @@ from loadgen.profile import Concurrency, Constant, Fixed, Profile, SimTarget, Wo
 from loadgen.profile.decoding import encode
 from loadgen.targets import kinds
 from loadgen.targets.base import TargetInfo
-from loadgen.targets.tokenization import tokenizer_of_simulator
+from loadgen.targets.sim import tokenizer_of_simulator
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 from loadgen.workers.channel import ChannelClosed, memory_channels
 from loadgen.workers.messages import (

@@ -7,9 +7,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loadgen.errors import ExitCode, LoadgenError
-from loadgen.workload.prompt import DEFAULT_TEMPLATE, PLAIN, Format, PromptError, compose, prompt_format, render
+from loadgen.workload.prompt import (
+    DEFAULT_TEMPLATE,
+    PLAIN,
+    Format,
+    PromptError,
+    compile_template,
+    compose,
+    prompt_format,
+    render,
+)
 from loadgen.workload.request import Audio, Image, Message, Text, Video, text_of
-from loadgen.workload.templates import compile_template
 
 # A model's chat template that knows blocks and places markers of its own.
 CHAT = """\

@@ -6,7 +6,7 @@ import pytest
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 
-from loadgen.workload.templates import compile_template
+from loadgen.workload.prompt import compile_template
 
 
 @pytest.mark.parametrize(

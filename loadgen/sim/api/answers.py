@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
+from loadgen.sim.api.generation import Generation
 from loadgen.sim.model import tokenizer
-from loadgen.sim.model.generation import Generation
 from loadgen.sim.model.language import Words
 from loadgen.sim.model.logprobs import Scored, Scorer, chat_logprobs, completion_logprobs, prompt_logprobs, score_prompt
 

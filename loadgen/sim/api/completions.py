@@ -4,10 +4,10 @@ from typing import Annotated, Final
 
 import msgspec
 
+from loadgen.sim.api.generation import Generation, StructuredOutputs, Wish, check_logprobs, settle
 from loadgen.sim.api.protocol import ApiError, TokenId, check_model, decode_body
 from loadgen.sim.config import SimConfig
 from loadgen.sim.model.conversation import Message, Prompt, prompt_of_chat, prompt_of_ids, prompt_of_text
-from loadgen.sim.model.generation import Generation, StructuredOutputs, Wish, check_logprobs, settle
 
 _COMPLETION_MAX_TOKENS: Final = 16  # the OpenAI API's default
 

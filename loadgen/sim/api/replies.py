@@ -30,3 +30,8 @@ async def disconnect(request: web.Request) -> None:
     if request.transport is not None:
         request.transport.close()
     await until_disconnected()
+
+
+def named_event(name: str, value: Any) -> bytes:
+    """One event of this name with JSON as its data."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))

@@ -9,11 +9,11 @@ import msgspec
 from aiohttp import web
 
 from loadgen.sim.api.answers import DONE
+from loadgen.sim.api.generation import Generation, Wish, settle
 from loadgen.sim.api.protocol import ApiError, check_model
 from loadgen.sim.config import SimConfig
 from loadgen.sim.model import tokenizer
 from loadgen.sim.model.conversation import Prompt
-from loadgen.sim.model.generation import Generation, Wish, settle
 from loadgen.sim.model.language import Words, begin
 from loadgen.sim.model.sound import sound_seconds
 

@@ -1,6 +1,6 @@
 """What each kind of workload asks of an engine that generates, and what it reads from an answer that is more than text.
 
-The kinds mean what they mean over HTTP (`targets.endpoints`). Embedding is no generation: see `engine_embed`.
+The kinds mean what they mean over HTTP (`targets.http.endpoints`). Embedding is no generation: see `embed`.
 """
 
 from collections.abc import Callable, Collection, Mapping

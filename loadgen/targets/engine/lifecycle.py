@@ -1,4 +1,4 @@
-"""One vLLM engine in this process, from its start to its end. What is asked of it is `engine_session`'s business."""
+"""One vLLM engine in this process, from its start to its end. What is asked of it is `session`'s business."""
 
 import difflib
 import multiprocessing

@@ -6,7 +6,7 @@ no guess: where what stands in the frame is the inside of one JSON string, nothi
 """
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -325,3 +325,30 @@ def _fail(exchange: Exchange, kind: str, message: str) -> None:
     if exchange.failure is None:
         exchange.failure = kind
         exchange.message = one_line(message)
+
+
+T = TypeVar("T")
+
+
+_SHOWN_BYTES = 200
+
+
+def decode_answer(body: bytes, decoder: msgspec.json.Decoder[T], exchange: Exchange) -> T | None:
+    """The answer; None, its failure noted as `protocol`, where it has another shape."""
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        fail(exchange, PROTOCOL, f"{error}: {shown(body)}")
+        return None
+
+
+def fail(exchange: Exchange, kind: str, message: str) -> None:
+    """Note a failure, unless one is noted already."""
+    if exchange.failure is None:
+        exchange.failure = kind
+        exchange.message = one_line(message)
+
+
+def shown(body: bytes) -> str:
+    """The beginning of a body, for a message."""
+    return body[:_SHOWN_BYTES].decode(errors="replace")

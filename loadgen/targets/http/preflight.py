@@ -16,6 +16,7 @@ from loadgen import profile
 from loadgen.clock import Clock
 from loadgen.errors import TargetError
 from loadgen.measure.outcome import Exchange
+from loadgen.profile import HttpTarget
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.http.endpoints.choice import longest_answer, read_message
 from loadgen.targets.http.endpoints.constraint import (
@@ -32,7 +33,8 @@ from loadgen.targets.http.endpoints.table import endpoint_of
 from loadgen.targets.http.session import HttpSession, Reply
 from loadgen.targets.http.transport import Transport, TransportError, open_transport
 from loadgen.units import format_duration
-from loadgen.workload.request import Message, Request
+from loadgen.workload.request import Message, Request, Tokenization
+from loadgen.workload.tokens import PROBE_LINES, PROBE_TEXT, estimate, from_count, from_token_strings
 
 _DISPENSABLE: Final = {
     "ignore_eos": "the model may end before the tokens asked for",
@@ -303,3 +305,28 @@ def _refused(asked: str, kind: str, words: str, hint: str | None = None) -> Targ
     """The one line for a question that got no good answer."""
     came = kind.replace("http_", "status ") if kind.startswith("http_") else kind.replace("_", " ")
     return TargetError(f"{asked}: {came}: {words}; {hint or _HINTS.get(kind, _HINT)}")
+
+
+_CHAT = (Message("user", PROBE_TEXT),)
+
+
+async def tokenizer_of_server(session: HttpSession, target: HttpTarget) -> Tokenization:
+    """What the server's `/tokenize` tells, asked three times; an estimate where it has none or does not answer.
+
+    A model that pools or only continues text may have no chat template, and then refuses the conversation alone.
+    """
+    try:
+        with anyio.fail_after(target.preflight_timeout.seconds):
+            plain = await server_tokenize(session, prompt=PROBE_TEXT)
+            lines = await server_tokenize(session, prompt=PROBE_LINES)
+            chat = await server_tokenize(session, messages=_CHAT)
+    except (TimeoutError, TargetError):
+        return estimate()
+    if plain is None:
+        return estimate()
+    if plain.token_strs is None:
+        return from_count(plain.count, 0 if chat is None else chat.count - plain.count, "server")
+    learnt = from_token_strings(plain.token_strs, 0, "server", line_strs=None if lines is None else lines.token_strs)
+    if chat is None:
+        return learnt
+    return msgspec.structs.replace(learnt, template_tokens=chat.count - (plain.count - learnt.special_tokens))

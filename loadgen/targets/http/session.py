@@ -21,8 +21,7 @@ from loadgen.targets.http.content import openai_messages
 from loadgen.targets.http.endpoints.endpoint import ReadWhole
 from loadgen.targets.http.endpoints.table import PATHS, endpoint_of
 from loadgen.targets.http.error_body import words_of_body
-from loadgen.targets.http.headers import headers_for, secret_values
-from loadgen.targets.http.retry import seconds_to_wait
+from loadgen.targets.http.headers import headers_for, seconds_to_wait, secret_values
 from loadgen.targets.http.sse import EventParser
 from loadgen.targets.http.transport import Answer, Transport, TransportError, open_transport
 from loadgen.units import NS_PER_SECOND

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.sim.config import SimConfig
 from loadgen.sim.model import tokenizer
-from loadgen.sim.model.vectors import EMBEDDING_SIZE, embed, similarity
+from loadgen.sim.model.language import EMBEDDING_SIZE, embed, similarity
 from tests.sim.api.serving import CHAT, FAST, post, serving
 
 EMBEDDINGS = "/v1/embeddings"

@@ -12,7 +12,7 @@ from loadgen.clock import MonotonicClock
 from loadgen.measure.outcome import Exchange
 from loadgen.profile import HttpTarget, Workload
 from loadgen.targets.base import TargetInfo
-from loadgen.targets.http.retry import seconds_to_wait
+from loadgen.targets.http.headers import seconds_to_wait
 from loadgen.targets.http.session import open_http
 from loadgen.units import NS_PER_SECOND, Duration
 from loadgen.workload.request import Message, Request

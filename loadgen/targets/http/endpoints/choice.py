@@ -10,8 +10,7 @@ import msgspec
 from loadgen import profile
 from loadgen.measure.outcome import Exchange
 from loadgen.targets.base import TargetInfo
-from loadgen.targets.http.chunks import read_whole
-from loadgen.targets.http.endpoints.answer import decode_answer, fail
+from loadgen.targets.http.chunks import decode_answer, fail, read_whole
 from loadgen.targets.http.endpoints.constraint import fields_for, fields_of_version
 from loadgen.targets.http.endpoints.endpoint import Endpoint, ReadWhole
 from loadgen.workload.request import Request

@@ -9,8 +9,7 @@ import msgspec
 from loadgen import profile
 from loadgen.measure.outcome import Exchange
 from loadgen.targets.base import TargetInfo
-from loadgen.targets.http.chunks import PROTOCOL, read_other
-from loadgen.targets.http.endpoints.answer import decode_answer, fail
+from loadgen.targets.http.chunks import PROTOCOL, decode_answer, fail, read_other
 from loadgen.targets.http.endpoints.endpoint import Endpoint, ReadWhole
 from loadgen.workload.request import Request
 

@@ -7,8 +7,7 @@ import msgspec
 from loadgen import profile
 from loadgen.measure.outcome import Exchange
 from loadgen.targets.base import TargetInfo
-from loadgen.targets.http.chunks import ABORT, PROTOCOL, SERVER_ERROR
-from loadgen.targets.http.endpoints.answer import decode_answer, fail, shown
+from loadgen.targets.http.chunks import ABORT, PROTOCOL, SERVER_ERROR, decode_answer, fail, shown
 from loadgen.targets.http.endpoints.endpoint import Endpoint
 from loadgen.targets.http.endpoints.stream import TypedReader, bear, count, end
 from loadgen.targets.http.error_body import words_of

@@ -6,8 +6,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from loadgen.measure.outcome import Exchange
-from loadgen.targets.http.chunks import ABORT, DISCONNECT, PROTOCOL, SERVER_ERROR
-from loadgen.targets.http.endpoints.answer import fail, shown
+from loadgen.targets.http.chunks import ABORT, DISCONNECT, PROTOCOL, SERVER_ERROR, fail, shown
 from loadgen.targets.http.error_body import words_of
 from loadgen.targets.http.sse import Event
 

@@ -9,8 +9,7 @@ import msgspec
 from loadgen import profile
 from loadgen.measure.outcome import Exchange
 from loadgen.targets.base import TargetInfo
-from loadgen.targets.http.chunks import read_other
-from loadgen.targets.http.endpoints.answer import decode_answer
+from loadgen.targets.http.chunks import decode_answer, read_other
 from loadgen.targets.http.endpoints.endpoint import Endpoint, Written
 from loadgen.workload.request import Audio, Request
 
