@@ -12,10 +12,10 @@ from loadgen.judge.summarise import summarise
 from loadgen.load.halt import Halt
 from loadgen.profile import Profile
 from loadgen.runner import virtual_time
-from loadgen.runner.run import measure
 from loadgen.summary.summary import Summary
 from loadgen.targets.kinds import checked_target
 from loadgen.workers.launch import InlineLauncher, Launcher
+from tests.running import measure
 
 # Machines are shared and noisy: a property is judged by its truth, not by the milliseconds of one example.
 settings.register_profile("loadgen", deadline=None)

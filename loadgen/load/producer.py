@@ -39,25 +39,28 @@ class Ended(NamedTuple):
 
 
 class AutoResetEvent:
-    """Rings for one who waits. A ring while nobody does is kept for the next wait, several of them as one."""
+    """One thing to wait for where any of several may happen: a wait that returns clears it.
+
+    What happens while nobody waits is kept for the next wait, several of them as one.
+    """
 
     def __init__(self) -> None:
-        self._rings = anyio.Event()
+        self._event = anyio.Event()
 
-    async def rung(self) -> None:
-        """Return at the next ring, at once where one is kept."""
-        await self._rings.wait()
-        self._rings = anyio.Event()
+    async def wait(self) -> None:
+        """Return once it is set, at once where it is, and clear it."""
+        await self._event.wait()
+        self._event = anyio.Event()
 
-    async def ring_after(self, happens: Callable[[], Awaitable[None]]) -> None:
-        """Ring once `happens()` has returned."""
+    async def set_after(self, happens: Callable[[], Awaitable[None]]) -> None:
+        """Set it once `happens()` has returned."""
         await happens()
-        self._rings.set()
+        self._event.set()
 
-    async def ring_after_each(self, happens: Callable[[], Awaitable[None]]) -> None:
-        """Ring each time that `happens()` returns, until cancelled."""
+    async def set_after_each(self, happens: Callable[[], Awaitable[None]]) -> None:
+        """Set it each time that `happens()` returns, until cancelled."""
         while True:
-            await self.ring_after(happens)
+            await self.set_after(happens)
 
 
 class Producer:
@@ -96,16 +99,16 @@ class Producer:
     async def _open_loop(
         self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt
     ) -> Ended:
-        bell = AutoResetEvent()
+        wake = AutoResetEvent()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(bell.ring_after, halt.asked)
-            tasks.start_soon(bell.ring_after_each, self._pool.returned)
-            ended = await self._ship_in_time(stage, plan, schedule, indices, halt, bell)
+            tasks.start_soon(wake.set_after, halt.asked)
+            tasks.start_soon(wake.set_after_each, self._pool.returned)
+            ended = await self._ship_in_time(stage, plan, schedule, indices, halt, wake)
             tasks.cancel_scope.cancel()
         return ended
 
     async def _ship_in_time(
-        self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt, bell: AutoResetEvent
+        self, stage: int, plan: StagePlan, schedule: Schedule, indices: Iterator[int], halt: Halt, wake: AutoResetEvent
     ) -> Ended:
         waited = False
         while halt.reason is None and (now_ns := self._clock.now_ns()) < schedule.end_ns:
@@ -118,7 +121,7 @@ class Producer:
                 self.credits_exhausted_ns += self._clock.now_ns() - now_ns
             else:
                 next_ns = schedule.end_ns if schedule.next_ns is None else schedule.next_ns - self.lookahead_ns
-                await self._wait(min(max(now_ns + _TICK_NS, next_ns), schedule.end_ns), bell)
+                await self._wait(min(max(now_ns + _TICK_NS, next_ns), schedule.end_ns), wake)
         return self._end(stage, schedule, halt, waited)
 
     def _end(self, stage: int, schedule: Schedule, halt: Halt, waited: bool) -> Ended:
@@ -211,7 +214,7 @@ class Producer:
         """Deal jobs to the workers in turn, passing over those without credits; with none at all, in turn all the same
         (jobs of a dead worker: it had the credits)."""
         ports = list(self._pool.ports)
-        hands: list[tuple[list[int], list[int]]] = [([], []) for _ in ports]
+        dealt: list[tuple[list[int], list[int]]] = [([], []) for _ in ports]
         credits = [max(0, port.credits) for port in ports]
         for index, intended in zip(indices, intended_ns, strict=True):
             for _ in ports:
@@ -219,10 +222,10 @@ class Producer:
                 if credits[self._turn] > 0:
                     break
             credits[self._turn] -= 1
-            hands[self._turn][0].append(index)
-            hands[self._turn][1].append(intended)
-        for port, hand in zip(ports, hands, strict=True):
-            await self._ship(port, stage, *hand)
+            dealt[self._turn][0].append(index)
+            dealt[self._turn][1].append(intended)
+        for port, jobs in zip(ports, dealt, strict=True):
+            await self._ship(port, stage, *jobs)
 
     async def _ship(self, port: Port, stage: int, indices: list[int], intended_ns: list[int]) -> None:
         if not indices:
@@ -232,8 +235,8 @@ class Producer:
         else:  # it died while others were served
             self._pool.requeue(stage, indices, intended_ns)
 
-    async def _wait(self, until_ns: int, bell: AutoResetEvent | None = None) -> None:
-        """Wait until about an instant, less if the bell rings, or, without one, if the pool has news."""
+    async def _wait(self, until_ns: int, wake: AutoResetEvent | None = None) -> None:
+        """Wait until about an instant, less if `wake` is set, or, without one, if the pool has news."""
         seconds = max(0, until_ns - self._clock.now_ns()) / NS_PER_SECOND
         with anyio.move_on_after(seconds):
-            await (self._pool.changed() if bell is None else bell.rung())
+            await (self._pool.changed() if wake is None else wake.wait())

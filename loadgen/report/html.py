@@ -17,8 +17,8 @@ from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
 from loadgen.profile.slo import PERCENTILES
-from loadgen.report.curves import sweep_plots
-from loadgen.report.figures import Plot, stage_plots
+from loadgen.report.charts.stage import Plot, stage_plots
+from loadgen.report.charts.sweep import sweep_plots
 from loadgen.report.lines import Line, generator_lines, stage_lines
 from loadgen.report.points import point_columns, promised_percentiles
 from loadgen.report.repeats import repeat_rows

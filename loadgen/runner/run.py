@@ -1,7 +1,4 @@
-"""One run, from a profile to its files: check the target, start the workers, run the stages, summarise.
-
-`run` is the whole of it; `measure` is the part that measures, on any clock and with any workers.
-"""
+"""One run, from a profile to its files: check the target, start the workers, run the stages, summarise."""
 
 import os
 from collections.abc import AsyncIterator
@@ -103,26 +100,6 @@ async def _end_what_has_not_begun(halt: Halt, scope: anyio.CancelScope) -> None:
     await halt.asked()
     if not halt.begun:
         scope.cancel()
-
-
-async def measure(
-    profile: Profile,
-    checked: Checked,
-    launcher: Launcher,
-    clock: Clock,
-    directory: Path,
-    *,
-    halt: Halt,
-    nonce: int,
-    watch: Watch | None = None,
-) -> None:
-    """Run all stages against one checked target, with the journal in `directory`. On any launcher and clock."""
-
-    @asynccontextmanager
-    async def opened(_: Profile, __: int) -> AsyncIterator[tuple[Checked, Launcher]]:
-        yield checked, launcher
-
-    await Execution(profile, opened, clock, directory, halt=halt, nonce=nonce).run(watch)
 
 
 def _with_nonce(profile: Profile, nonce: int) -> Profile:

@@ -21,7 +21,7 @@ from loadgen.runner.execution import Execution
 from loadgen.runner.requirements import check_environment, slot_faults
 from loadgen.runner.results import summary_of
 from loadgen.sim.config import SimFaults
-from loadgen.sim.router import Router, Routing, open_replicas
+from loadgen.sim.engine.router import Router, Routing, open_replicas
 from loadgen.summary.summary import Summary
 from loadgen.targets.base import Simulation, Target, TargetInfo
 from loadgen.targets.kinds import Checked, checked_target

@@ -8,7 +8,7 @@ Two passes, so that nothing but counts is kept: merge all samples into one `Hist
 its interval to `PercentileIntervals`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import ceil, floor, sqrt
 from typing import Final
 
@@ -162,20 +162,3 @@ class PercentileIntervals:
             sufficient=sufficient(merged.count, fraction),
             at_least=smallest_bound_ns is not None and value_ns >= smallest_bound_ns,
         )
-
-
-def percentile_interval(
-    intervals: Iterable[Delta], fraction: float, smallest_bound_ns: int | None = None
-) -> PercentileEstimate | None:
-    """Both passes at once, over one delta for each interval of equal length, in order, empty ones included.
-
-    Meaning and result as in `PercentileIntervals.estimate`.
-    """
-    deltas = list(intervals)
-    merged = Histogram()
-    for delta in deltas:
-        merged.add(delta)
-    counted = PercentileIntervals(merged, [fraction], len(deltas))
-    for interval, delta in enumerate(deltas):
-        counted.add(interval, delta)
-    return counted.estimate(fraction, smallest_bound_ns)

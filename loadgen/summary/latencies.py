@@ -70,15 +70,9 @@ class StageLatencies:
             if within.intervals.size:
                 yield metric, within
 
-    def median_seconds(self, metric: str) -> float | None:
-        return self._seconds(metric, lambda histogram: histogram.value_at(0.5))
-
     def mean_seconds(self, metric: str) -> float | None:
-        return self._seconds(metric, lambda histogram: histogram.mean_ns)
-
-    def _seconds(self, metric: str, of: Callable[[Histogram], float | None]) -> float | None:
-        value = of(self.merged[metric]) if metric in self.merged else None
-        return None if value is None else value / NS_PER_SECOND
+        mean_ns = self.merged[metric].mean_ns if metric in self.merged else None
+        return None if mean_ns is None else mean_ns / NS_PER_SECOND
 
     def curves(self) -> dict[str, list[tuple[float, float]]]:
         """For each latency that a report names the points (fraction, seconds) that its samples suffice for."""

@@ -17,8 +17,8 @@ from loadgen.processes import end_process
 from loadgen.profile import HttpTarget, SimTarget, Workload
 from loadgen.sim.api.server import ServerSettings
 from loadgen.sim.engine.driver import make_engine
+from loadgen.sim.engine.router import Serving
 from loadgen.sim.model import tokenizer
-from loadgen.sim.router import Serving
 from loadgen.targets.base import Opening, TargetInfo
 from loadgen.workload.prompt import refuse_videos
 from loadgen.workload.request import Audio, Image, Request, Tokenization, text_of

@@ -20,18 +20,12 @@ _OUTPUT_OF_OTHERS: Final = {"score": 1.0, "tokenize": 0.0, "embed": 0.0, "rerank
 """Output tokens of kinds that generate none, or the one without which a server does not answer."""
 
 
-def quantile(lengths: Lengths, u: float) -> int:
+def inverse_cdf(lengths: Lengths) -> Callable[[float], int]:
     """The inverse distribution function: the length in tokens below which a share `u` of all lengths lies.
 
     `u` is in [0, 1); uniform `u` give lengths of this distribution. The result grows with `u` and lies within
-    `min` and `max` where these are given, and is never below 1. For many draws from one distribution,
-    `inverse_cdf` prepares it once.
+    `min` and `max` where these are given, and is never below 1. A call costs about a microsecond.
     """
-    return inverse_cdf(lengths)(u)
-
-
-def inverse_cdf(lengths: Lengths) -> Callable[[float], int]:
-    """`quantile` of one distribution, prepared: a function of `u` alone that costs about a microsecond."""
     match lengths:
         case int():
             return _constant(lengths)

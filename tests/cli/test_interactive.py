@@ -12,11 +12,11 @@ from loadgen.clock import Clock, LoopClock
 from loadgen.load.halt import Halt
 from loadgen.measure.running import Live
 from loadgen.profile import Constant, EngineTarget, HttpTarget, Profile, SimTarget, Target, Workers
-from loadgen.runner.run import measure
 from loadgen.sim.config import SimFaults
 from loadgen.targets.kinds import checked_target
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 from loadgen.workers.launch import Incarnation, InlineLauncher, Launcher
+from tests.running import measure
 
 _SLOW_SECONDS: Final = 60
 

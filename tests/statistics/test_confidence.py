@@ -1,3 +1,5 @@
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
@@ -6,7 +8,6 @@ from loadgen.statistics.confidence import (
     PercentileEstimate,
     PercentileIntervals,
     Ranks,
-    percentile_interval,
     relative_variance,
     sufficient,
     widened_ranks,
@@ -151,3 +152,20 @@ def test_deltas_of_one_interval_add_up() -> None:
 def test_an_interval_outside_the_run_is_refused(interval: int) -> None:
     with pytest.raises(ValueError, match="of 10"):
         PercentileIntervals(Histogram(), [0.5], 10).add(interval, fold(ints(1)))
+
+
+def percentile_interval(
+    intervals: Iterable[Delta], fraction: float, smallest_bound_ns: int | None = None
+) -> PercentileEstimate | None:
+    """Both passes at once, over one delta for each interval of equal length, in order, empty ones included.
+
+    Meaning and result as in `PercentileIntervals.estimate`.
+    """
+    deltas = list(intervals)
+    merged = Histogram()
+    for delta in deltas:
+        merged.add(delta)
+    counted = PercentileIntervals(merged, [fraction], len(deltas))
+    for interval, delta in enumerate(deltas):
+        counted.add(interval, delta)
+    return counted.estimate(fraction, smallest_bound_ns)

@@ -1,4 +1,4 @@
-"""The charts of one stage as plotly figures, in plain dicts, and the pieces that `curves.py` shares; the page's script
+"""The charts of one stage as plotly figures, in plain dicts, and the pieces that `sweep` shares; the page's script
 adds the colours of the page."""
 
 import math

@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.runner.virtual_time import VirtualClock, run_virtually
 from loadgen.sim.config import SimConfig, SimFaults
-from loadgen.sim.router import Router, Routing, open_replicas
+from loadgen.sim.engine.router import Router, Routing, open_replicas
 from loadgen.units import NS_PER_SECOND
 
 SERVICE_SECONDS: Final = 0.01

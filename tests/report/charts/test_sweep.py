@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from plotly.graph_objects import Figure
 
-from loadgen.report.axis import axis_of
-from loadgen.report.curves import sweep_plots
-from loadgen.report.marks import Limit, limits_of
+from loadgen.report.charts.axis import axis_of
+from loadgen.report.charts.marks import Limit, limits_of
+from loadgen.report.charts.sweep import sweep_plots
 from loadgen.summary.summary import Latencies, Stage, Stationary, Summary
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, Final
 
-from loadgen.report.axis import Axis, Curve, axis_of
-from loadgen.report.figures import COLOURS, NEUTRAL, Plot, Trace, figure_of, seconds_axis, title, with_bars
-from loadgen.report.marks import Limit, Mark, limits_of, marks_of, shapes_of
+from loadgen.report.charts.axis import Axis, Curve, axis_of
+from loadgen.report.charts.marks import Limit, Mark, limits_of, marks_of, shapes_of
+from loadgen.report.charts.stage import COLOURS, NEUTRAL, Plot, Trace, figure_of, seconds_axis, title, with_bars
 from loadgen.report.tables import is_sufficient, offered, printable
 from loadgen.summary.summary import Stage, Summary
 from loadgen.units import format_seconds

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.judge.knee import knee, latency_knee
 from loadgen.measure.outcome import Books
+from loadgen.report.charts.knee import knee, latency_knee
 from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Tokens, Window
 
 

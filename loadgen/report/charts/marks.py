@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.judge.knee import latency_knee
 from loadgen.profile.slo import PERCENTILES
-from loadgen.report.axis import Axis
+from loadgen.report.charts.axis import Axis
+from loadgen.report.charts.knee import latency_knee
 from loadgen.report.search import load_text
 from loadgen.report.tables import significant
 from loadgen.summary.summary import Latencies, SearchResult, Summary
