@@ -1,4 +1,8 @@
-"""A Python client of a vLLM server: chat, choice among labels, scoring, tokens and embeddings (docs/client.md)."""
+"""One request by hand: a Python client of a vLLM server over the HTTP target, for chats, labels, scores, tokens and
+embeddings (docs/client.md).
+
+Imports: measure, profile, targets, workload. Begin with `client.py`.
+"""
 
 from loadgen.client.client import VLLMClient
 from loadgen.client.types import (

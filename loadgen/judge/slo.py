@@ -5,23 +5,10 @@ from typing import Final
 
 import msgspec
 
-from loadgen.profile.slo import LATENCIES, PERCENTILES, RequestLimits, Slo, request_limits, slo_of
+from loadgen.profile.slo import LATENCIES, PERCENTILES, Slo
 from loadgen.statistics.proportion import wilson_interval
 from loadgen.summary.summary import Latency, SloCheck, SloVerdict, Stage
 from loadgen.units import NS_PER_SECOND
-
-__all__ = [
-    "LATENCIES",
-    "MET",
-    "MISSED",
-    "UNDECIDED",
-    "RequestLimits",
-    "Slo",
-    "check",
-    "request_limits",
-    "slo_of",
-    "verdict_of",
-]
 
 MET: Final = "met"
 MISSED: Final = "missed"
@@ -33,7 +20,7 @@ Interval = tuple[float, float | None]
 
 
 def check(slo: Slo, stages: Sequence[Stage]) -> SloVerdict:
-    """RunLock each promise against each stage.
+    """Hold each promise against each stage.
 
     A promise is judged by a 95 % confidence interval, not by a value: of what must be at most its limit, *met* where
     the upper end is at most the limit, *missed* where the lower end is above it, else *undecided*; of what must be at

@@ -4,10 +4,12 @@ No clock and no sleeping here. Every process draws from the one seeded generator
 stage's duration and number of requests; nothing conditions a random process on its count.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +29,7 @@ def arrivals(load: OpenLoop, rng: np.random.Generator) -> Iterator[Offsets]:
     An arrival belongs to the stage when its offset is below `duration`. The stream is endless only where the load has
     neither bound, which a profile refuses.
     """
-    unbounded = _PROCESSES[type(load)](load, rng)
+    unbounded = PROCESSES[type(load)].draw(load, rng)
     left = load.requests
     for offsets in unbounded:
         within = offsets if load.duration is None else offsets[: np.searchsorted(offsets, load.duration, side="left")]
@@ -97,13 +99,53 @@ def _to_ns(seconds: NDArray[np.float64]) -> Offsets:
     return np.rint(seconds * NS_PER_SECOND).astype(np.int64)
 
 
-_PROCESSES: Final[dict[type, Callable[[Any, np.random.Generator], Iterator[Offsets]]]] = {
-    Constant: _constant,
-    Poisson: _poisson,
-    Gamma: _gamma,
-    Ramp: _ramp,
-    Offline: _offline,
+# --- how many requests to expect, and by when -------------------------------------------------------------------------
+
+
+def _by_rate(load: Constant | Poisson | Gamma, requests: float) -> float:
+    return requests / load.rate
+
+
+def _by_ramp(load: Ramp, requests: float) -> float:
+    """Solves r0 t + s t^2/2 = n with s = (r1 - r0)/D, in the form that s = 0 and r0 = 0 leave whole."""
+    assert load.duration is not None  # a ramp without one is no valid profile
+    slope = (load.end_rate - load.start_rate) / load.duration.seconds
+    return 2 * requests / (load.start_rate + math.sqrt(max(load.start_rate**2 + 2 * slope * requests, 0.0)))
+
+
+def _at_once(load: Offline, requests: float) -> float:
+    return 0.0
+
+
+def expected(load: OpenLoop) -> tuple[float, float]:
+    """How many requests a stage is expected to have, and the seconds that their arrivals take."""
+    process, rate = PROCESSES[type(load)], load.mean_rate
+    most = math.inf if load.requests is None else float(load.requests)
+    seconds = math.inf if load.duration is None else load.duration.seconds
+    requests = most if rate is None or math.isinf(seconds) else min(most, seconds * rate)
+    if process.exact:
+        # The first arrival is at 0, and one at `duration` is none any more; 1e-9 absorbs the product's rounding.
+        requests = float(math.ceil(requests - 1e-9))
+    return requests, min(seconds, process.seconds(load, requests))
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """An arrival process: how its arrivals are drawn, from offset 0 on and without an end; the instant in seconds by
+    which it is expected to have made so many; and whether their number is no matter of chance."""
+
+    draw: Callable[[Any, np.random.Generator], Iterator[Offsets]]
+    seconds: Callable[[Any, float], float]
+    exact: bool = False
+
+
+PROCESSES: Final[dict[type, Process]] = {
+    Constant: Process(draw=_constant, seconds=_by_rate, exact=True),
+    Poisson: Process(draw=_poisson, seconds=_by_rate),
+    Gamma: Process(draw=_gamma, seconds=_by_rate),
+    Ramp: Process(draw=_ramp, seconds=_by_ramp),
+    Offline: Process(draw=_offline, seconds=_at_once),
 }
+"""By their table of the profile. A new process is such a table (`profile/load.py`), its functions above, and a line."""
 
 
 class Schedule:

@@ -6,7 +6,8 @@ import msgspec
 
 from loadgen.load.arrivals import OpenLoop
 from loadgen.measure.outcome import BINS_PER_INTERVAL, Grid
-from loadgen.profile import AbortWhen, Concurrency, Constant, Gamma, Offline, Poisson, Ramp, Step, Steps, Sweep
+from loadgen.profile import AbortWhen, Concurrency, Offline, Step, Steps, Sweep
+from loadgen.profile.load import process_at
 from loadgen.units import NS_PER_MS, NS_PER_SECOND
 
 MIN_INTERVALS: Final = 24
@@ -35,7 +36,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        return str(self.load.__struct_config__.tag)
+        return self.load.kind
 
     @property
     def arrivals(self) -> OpenLoop | None:
@@ -49,9 +50,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def offered_rate(self) -> float | None:
         """Requests per second (a ramp's mean); None where starts do not follow a rate."""
-        if isinstance(self.load, Ramp):
-            return (self.load.start_rate + self.load.end_rate) / 2
-        return float(self.load.rate) if isinstance(self.load, Constant | Poisson | Gamma) else None
+        return self.load.mean_rate
 
     @property
     def abort_when(self) -> AbortWhen | None:
@@ -91,12 +90,12 @@ def plan_stages(load: Steps | Step | Concurrency | Offline | Sweep) -> tuple[Sta
     if isinstance(load, Steps):
         last = len(load.steps) - 1
         return tuple(
-            StagePlan(name=f"step {i + 1}: {_describe(step)}", load=step, drained=i == last)
+            StagePlan(name=f"step {i + 1}: {step.title}", load=step, drained=i == last)
             for i, step in enumerate(load.steps)
         )
     if isinstance(load, Sweep):
-        return tuple(StagePlan(name=_describe(point), load=point) for point in _points(load))
-    return (StagePlan(name=_describe(load), load=load),)
+        return tuple(StagePlan(name=point.title, load=point) for point in _points(load))
+    return (StagePlan(name=load.title, load=load),)
 
 
 def _points(sweep: Sweep) -> list[Step | Concurrency]:
@@ -110,19 +109,4 @@ def _points(sweep: Sweep) -> list[Step | Concurrency]:
     }
     if sweep.concurrency:
         return [Concurrency(concurrency=slots, **shared) for slots in sweep.concurrency]
-    if sweep.arrivals == "gamma":
-        return [Gamma(rate=rate, burstiness=sweep.burstiness, **shared) for rate in sweep.rates]
-    process = Constant if sweep.arrivals == "constant" else Poisson
-    return [process(rate=rate, **shared) for rate in sweep.rates]
-
-
-def _describe(load: Step | Concurrency | Offline) -> str:
-    match load:
-        case Concurrency():
-            return f"concurrency {load.concurrency}"
-        case Offline():
-            return f"offline {load.requests}"
-        case Ramp():
-            return f"ramp {load.start_rate:g}/s to {load.end_rate:g}/s"
-        case _:
-            return f"{load.__struct_config__.tag} {load.rate:g}/s"
+    return [process_at(sweep, rate, **shared) for rate in sweep.rates]

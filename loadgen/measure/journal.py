@@ -15,21 +15,12 @@ from msgspec.structs import replace
 from loadgen.errors import LoadgenError, RunFailure
 from loadgen.measure.delta import StageDelta
 from loadgen.measure.outcome import Grid
-from loadgen.profile.workload import STREAMED
+from loadgen.profile.kinds import KINDS, Kind
 from loadgen.statistics.sparse import SparseHistograms
 
 FOLDER: Final = "journal"
 _RUN: Final = "run.msgpack"
 _LENGTH_BYTES: Final = 4
-
-_ITEMS: Final = {
-    "score": "scored tokens",
-    "embed": "vectors",
-    "pooling": "pooled texts",
-    "rerank": "documents",
-    "transcribe": "seconds of sound",
-}
-"""What a request has several of, by kind of workload."""
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -63,12 +54,12 @@ class RunHeader(_Entry, frozen=True):
     def streamed(self) -> bool:
         """Whether the profile asks for streamed answers, which have a TTFT."""
         target = self.profile.get("target")
-        return self._kind in STREAMED and (not isinstance(target, dict) or target.get("stream") is not False)
+        return self._has.streamed and (not isinstance(target, dict) or target.get("stream") is not False)
 
     @property
     def items(self) -> str | None:
         """What a request of the profile has several of, such as `vectors`; None where it has nothing to count."""
-        return _ITEMS.get(self._kind)
+        return self._has.items
 
     @property
     def sound_seconds(self) -> float | None:
@@ -84,6 +75,10 @@ class RunHeader(_Entry, frozen=True):
     @property
     def _kind(self) -> str:
         return str(self._workload.get("kind", "chat"))
+
+    @property
+    def _has(self) -> Kind:
+        return KINDS.get(self._kind, Kind())  # a journal of another version may have another kind
 
     @property
     def more_than_prompts(self) -> bool:

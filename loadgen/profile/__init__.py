@@ -1,9 +1,9 @@
-"""One load test as data, and everything that reads, checks or writes it as TOML. Nothing here runs or measures.
+"""One load test as data, and all that reads, checks and writes it as TOML. The room gives its tables to the others.
 
-It may import the settings of the simulated engine (`sim.config`) and the ground. Begin with `profile.py`: the tables
-of a profile, whose names the room gives to the others; `file.py` reads one.
+Imports: sim (the settings of the simulated engine). Begin with `profile.py`.
 """
 
+from loadgen.profile.kinds import KINDS
 from loadgen.profile.load import (
     AbortWhen,
     Concurrency,
@@ -25,8 +25,6 @@ from loadgen.profile.profile import Profile, SweepAxis, Workers
 from loadgen.profile.slo import Slo
 from loadgen.profile.target import EngineTarget, HttpTarget, SimTarget, Target
 from loadgen.profile.workload import (
-    CONVERSATIONS,
-    LENGTHS_ASKED,
     Audio,
     Choice,
     Dataset,
@@ -41,8 +39,7 @@ from loadgen.profile.workload import (
 )
 
 __all__ = [
-    "CONVERSATIONS",
-    "LENGTHS_ASKED",
+    "KINDS",
     "AbortWhen",
     "Audio",
     "Choice",

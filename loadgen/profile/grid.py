@@ -40,10 +40,10 @@ def grid_points(profile: Profile) -> tuple[GridPoint, ...]:
     for values in product(*(axis.values for axis in profile.sweep)):
         settings = dict(zip(keys, values, strict=True))
         try:
-            variant = GridPoint(settings, with_settings(plain, settings))
-            if is_search(variant.profile.load):
+            point = GridPoint(settings, with_settings(plain, settings))
+            if is_search(point.profile.load):
                 raise DecodingError([f"load: {_SEARCH}"])
-            found.append(variant)
+            found.append(point)
         except DecodingError as error:
             words = ", ".join(f"{key} = {show(value, key)}" for key, value in settings.items())
             for fault in error.faults:  # one that does not depend on the other keys is told once

@@ -1,7 +1,7 @@
 """`[load]`: when requests start."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -52,36 +52,49 @@ class _Load(Table, frozen=True, kw_only=True):
         if isinstance(self.warmup, int) and self.duration is not None and self.warmup >= self.duration:
             raise ValueError("warmup must be shorter than duration")
 
+    @property
+    def kind(self) -> str:
+        return str(self.__struct_config__.tag)
 
-class Constant(_Load, frozen=True, kw_only=True, tag_field="kind", tag="constant"):
+    @property
+    def mean_rate(self) -> float | None:
+        """Requests per second that are offered; None where starts do not follow a rate."""
+        return None
+
+    @property
+    def title(self) -> str:
+        """What a stage of it is called, such as `poisson 20/s`."""
+        return self.kind
+
+
+class _AtRate(_Load, frozen=True, kw_only=True):
+    rate: Rate
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive_rates(rate=self.rate)
+
+    @property
+    def mean_rate(self) -> float:
+        return float(self.rate)
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.rate:g}/s"
+
+
+class Constant(_AtRate, frozen=True, kw_only=True, tag_field="kind", tag="constant"):
     """Equal gaps of 1/rate, the first request at 0."""
 
-    rate: Rate
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _positive_rates(rate=self.rate)
-
-
-class Poisson(_Load, frozen=True, kw_only=True, tag_field="kind", tag="poisson"):
+class Poisson(_AtRate, frozen=True, kw_only=True, tag_field="kind", tag="poisson"):
     """Independent exponential gaps of mean 1/rate."""
 
-    rate: Rate
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _positive_rates(rate=self.rate)
-
-
-class Gamma(_Load, frozen=True, kw_only=True, tag_field="kind", tag="gamma"):
+class Gamma(_AtRate, frozen=True, kw_only=True, tag_field="kind", tag="gamma"):
     """Independent gamma gaps of mean 1/rate; `burstiness` is their shape: 1 is Poisson, below 1 is burstier."""
 
-    rate: Rate
     burstiness: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _positive_rates(rate=self.rate)
 
 
 class Ramp(_Load, frozen=True, kw_only=True, tag_field="kind", tag="ramp"):
@@ -97,6 +110,14 @@ class Ramp(_Load, frozen=True, kw_only=True, tag_field="kind", tag="ramp"):
             raise ValueError("needs duration")
         if min(self.start_rate, self.end_rate) < 0 or max(self.start_rate, self.end_rate) <= 0:
             raise ValueError("start_rate and end_rate must not be negative, nor both 0")
+
+    @property
+    def mean_rate(self) -> float:
+        return (self.start_rate + self.end_rate) / 2
+
+    @property
+    def title(self) -> str:
+        return f"ramp {self.start_rate:g}/s to {self.end_rate:g}/s"
 
 
 Step = Constant | Poisson | Gamma | Ramp
@@ -117,6 +138,10 @@ class Concurrency(_Load, frozen=True, kw_only=True, tag_field="kind", tag="concu
 
     concurrency: Positive
 
+    @property
+    def title(self) -> str:
+        return f"concurrency {self.concurrency}"
+
 
 class Offline(_Load, frozen=True, kw_only=True, tag_field="kind", tag="offline"):
     """All `requests` at once, as MLPerf's offline scenario."""
@@ -125,6 +150,10 @@ class Offline(_Load, frozen=True, kw_only=True, tag_field="kind", tag="offline")
         super().__post_init__()
         if self.requests is None or self.duration is not None:
             raise ValueError("needs requests, and takes no duration")
+
+    @property
+    def title(self) -> str:
+        return f"offline {self.requests}"
 
 
 class Sweep(_Load, frozen=True, kw_only=True, tag_field="kind", tag="sweep"):
@@ -178,6 +207,13 @@ class Saturate(Table, frozen=True, kw_only=True, tag_field="kind", tag="saturate
 
 
 Load = Constant | Poisson | Gamma | Ramp | Steps | Concurrency | Offline | Sweep | Saturate
+
+
+def process_at(load: Sweep | Saturate, rate: float, **settings: Any) -> Constant | Poisson | Gamma:
+    """The arrivals that a sweep or a search was asked to have, at a rate. `settings`: the other keys of the process."""
+    if load.arrivals == "gamma":
+        return Gamma(rate=Rate(rate), burstiness=load.burstiness, **settings)
+    return (Constant if load.arrivals == "constant" else Poisson)(rate=Rate(rate), **settings)
 
 
 def is_search(load: Load) -> bool:

@@ -1,10 +1,11 @@
 """The profile: one load test as frozen data. The names are those of the TOML file (docs/formats.md)."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from loadgen.profile.decoding import Positive, Table
+from loadgen.profile.kinds import kinds_with
 from loadgen.profile.load import (
     Load,
     Ramp,
@@ -30,14 +31,6 @@ class SweepAxis(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if any(self.values[i] in self.values[:i] for i in range(1, len(self.values))):
             raise ValueError(f"values of {self.key} repeat one")
-
-
-OF_SIMULATOR: Final = ("chat", "completion")
-"""The kinds of workload that the simulator inside a worker answers."""
-
-
-OF_ENGINE: Final = (*OF_SIMULATOR, "choice", "score", "embed")
-"""The kinds of workload that an engine inside a worker answers."""
 
 
 class Workers(Table, frozen=True, kw_only=True):
@@ -70,9 +63,9 @@ class Profile(Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         target, kind = self.target, self.workload.kind
         if isinstance(target, SimTarget) and target.transport == "in-process":
-            _one_of(OF_SIMULATOR, kind, "the simulator")
+            _one_of("in_simulator", kind, "the simulator")
         elif isinstance(target, EngineTarget):
-            _one_of(OF_ENGINE, kind, "an engine")
+            _one_of("in_engine", kind, "an engine")
             unfit = "generate" if kind == "embed" else "pooling"
             if target.engine_args.get("runner") == unfit:
                 raise ValueError(f'workload.kind = "{kind}": an engine of engine_args.runner = "{unfit}" has none')
@@ -86,7 +79,8 @@ def _stops(load: Load) -> list[StopWhen | None]:
     return [one.stop_when for one in loads if isinstance(one, Ramp)]
 
 
-def _one_of(kinds: tuple[str, ...], kind: str, what: str) -> None:
+def _one_of(where: str, kind: str, what: str) -> None:
+    kinds = kinds_with(where)
     if kind not in kinds:
         has = f"{', '.join(kinds[:-1])} and {kinds[-1]}"
         raise ValueError(f'workload.kind = "{kind}": {what} in a worker has {has}; a server has the rest')

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from loadgen.profile.decoding import Positive, Table, TokenCount
+from loadgen.profile.kinds import KINDS, kinds_with
 
 
 class Fixed(Table, frozen=True, kw_only=True, tag_field="dist", tag="fixed"):
@@ -100,7 +101,7 @@ class Audio(Table, frozen=True, kw_only=True):
     sample_rate: Annotated[int, msgspec.Meta(ge=1000, le=192_000)] = 16_000
 
 
-Kind = Literal[
+KindName = Literal[
     "chat",
     "completion",
     "choice",
@@ -114,28 +115,7 @@ Kind = Literal[
     "transcribe",
 ]
 
-CONVERSATIONS: Final = ("chat", "choice", "responses", "messages")
-"""The kinds whose requests are messages, and so may have a system message."""
-LENGTHS_ASKED: Final = ("chat", "completion", "responses")
-"""The kinds that ask for so many output tokens."""
-_TOKEN_IDS: Final = ("completion", "score", "embed")
-"""The kinds whose prompts may be token ids."""
-_BESIDE_TEXT: Final = {
-    "system": CONVERSATIONS,
-    "images": ("chat", "choice"),
-    "audio": ("chat", "choice", "transcribe"),
-}
-"""What may stand beside the text of a request, and of which kinds."""
-_SEVERAL: Final = ("embed", "rerank", "pooling")
 _BREAKS_CHOICE: Final = ("ignore_eos", "min_tokens")
-
-
-STREAMED: Final = frozenset({"chat", "completion", "responses", "messages", "transcribe"})
-"""The kinds of workload whose answers may be streamed."""
-
-
-FROM_DATASET: Final = ("chat", "completion", "choice", "responses", "messages", "tokenize", "embed")
-"""The kinds whose requests a dataset can hold."""
 
 
 class Dataset(Table, frozen=True, kw_only=True):
@@ -150,7 +130,7 @@ class Dataset(Table, frozen=True, kw_only=True):
 class Workload(Table, frozen=True, kw_only=True):
     """What each request says: a pure function of (seed, nonce, index)."""
 
-    kind: Kind = "chat"
+    kind: KindName = "chat"
     """What is asked of the server, and so which of its endpoints is."""
     source: Literal["synthetic", "dataset"] = "synthetic"
     dataset: Dataset | None = None
@@ -185,12 +165,13 @@ class Workload(Table, frozen=True, kw_only=True):
     """Fields put into each request's body as they are."""
 
     def __post_init__(self) -> None:
-        if self.prompt_format == "tokens" and self.kind not in _TOKEN_IDS:
-            raise ValueError(f'prompt_format = "tokens" needs kind = {_either(_TOKEN_IDS)}')
-        for name, kinds in _BESIDE_TEXT.items():
-            if getattr(self, name) is not None and self.kind not in kinds:
-                raise ValueError(f"{name} needs kind = {_either(kinds)}")
-        if self.kind not in STREAMED and self.body.get("stream"):
+        kind = KINDS[self.kind]
+        if self.prompt_format == "tokens" and not kind.token_ids:
+            raise ValueError(f'prompt_format = "tokens" needs kind = {_either("token_ids")}')
+        for name, has in (("system", "conversation"), ("images", "images"), ("audio", "audio")):
+            if getattr(self, name) is not None and not getattr(kind, has):
+                raise ValueError(f"{name} needs kind = {_either(has)}")
+        if not kind.streamed and self.body.get("stream"):
             raise ValueError(f'body.stream: a request of kind = "{self.kind}" has a whole answer')
         self._check_source()
         if self.kind == "score":
@@ -200,8 +181,8 @@ class Workload(Table, frozen=True, kw_only=True):
             raise ValueError('kind = "messages" needs output_tokens: its API has no answer without a maximum')
         if self.kind == "transcribe" and (self.audio is None or self.audio.count != 1):
             raise ValueError('kind = "transcribe" needs audio, one sound a request')
-        if self.kind not in _SEVERAL and self.inputs != 1:
-            raise ValueError(f"inputs needs kind = {_either(_SEVERAL)}")
+        if not kind.several_inputs and self.inputs != 1:
+            raise ValueError(f"inputs needs kind = {_either('several_inputs')}")
         if self.kind != "embed" and self.dimensions is not None:
             raise ValueError('dimensions needs kind = "embed"')
 
@@ -212,8 +193,8 @@ class Workload(Table, frozen=True, kw_only=True):
             return
         if self.source != "dataset":
             raise ValueError('dataset needs source = "dataset"')
-        if self.kind not in FROM_DATASET:
-            raise ValueError(f"dataset needs kind = {_either(FROM_DATASET)}")
+        if not KINDS[self.kind].from_dataset:
+            raise ValueError(f"dataset needs kind = {_either('from_dataset')}")
         if self.prompt_format != "text" or self.images is not None or self.audio is not None or self.inputs != 1:
             raise ValueError(
                 "dataset: its rows are texts: prompt_format, images, audio and inputs have no place beside it"
@@ -244,5 +225,6 @@ def are_labels(labels: tuple[str, ...]) -> bool:
     return len(bare) == len(labels) >= 2 and "" not in bare
 
 
-def _either(kinds: tuple[str, ...]) -> str:
-    return " or ".join(f'"{kind}"' for kind in kinds)
+def _either(what: str) -> str:
+    """The kinds that have it, such as `token_ids`, in words."""
+    return " or ".join(f'"{kind}"' for kind in kinds_with(what))

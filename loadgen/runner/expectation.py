@@ -6,19 +6,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.load.arrivals import expected as expected_arrivals
 from loadgen.load.stages import StagePlan
 from loadgen.profile import (
-    LENGTHS_ASKED,
+    KINDS,
     Audio,
-    Constant,
     EngineTarget,
-    Gamma,
     Images,
     Load,
-    Offline,
-    Poisson,
     Profile,
-    Ramp,
     Saturate,
     Sweep,
     Workload,
@@ -148,7 +144,7 @@ def _dataset(workload: Workload, rows: tuple[Row, ...]) -> DatasetExpectation | 
 def _mean_output(workload: Workload, rows: tuple[Row, ...]) -> float | None:
     """Where rows say what they ask for, the mean over them; the others ask for the workload's."""
     common = mean_output(workload)
-    if not rows or workload.kind not in LENGTHS_ASKED:
+    if not rows or not KINDS[workload.kind].lengths_asked:
         return common
     total = _sum([common if row.output_tokens is None else float(row.output_tokens) for row in rows])
     return None if total is None else total / len(rows)
@@ -174,41 +170,21 @@ def _engines(profile: Profile, plans: tuple[StagePlan, ...]) -> EnginesExpectati
 
 
 def _stage(plan: StagePlan) -> StageExpectation:
-    load, rate = plan.load, plan.offered_rate
-    most = math.inf if load.requests is None else float(load.requests)
-    seconds = math.inf if load.duration is None else load.duration.seconds
-    requests = most if rate is None or math.isinf(seconds) else min(most, seconds * rate)
-    match load:
-        case Constant():
-            # The first arrival is at 0, and one at `duration` is none any more; 1e-9 absorbs the product's rounding.
-            requests = float(math.ceil(requests - 1e-9))
-            seconds = min(seconds, most / load.rate)
-        case Poisson() | Gamma():
-            seconds = min(seconds, most / load.rate)
-        case Ramp():
-            seconds = _ramp_seconds(load, requests)
-        case Offline():
-            seconds = 0.0
+    load, process = plan.load, plan.arrivals
+    if process is not None:
+        requests, seconds = expected_arrivals(process)
+    else:
+        requests = math.inf if load.requests is None else float(load.requests)
+        seconds = math.inf if load.duration is None else load.duration.seconds
     return StageExpectation(
         name=plan.name,
         kind=plan.kind,
         requests=_finite(requests),
         seconds=_finite(seconds),
         drain_seconds=load.drain.seconds,
-        offered_rate=rate,
+        offered_rate=plan.offered_rate,
         concurrency=plan.concurrency,
     )
-
-
-def _ramp_seconds(load: Ramp, requests: float) -> float:
-    """The instant by which a ramp is expected to have made this many requests.
-
-    Solves r0 t + s t^2/2 = n with s = (r1 - r0)/D, in the form that s = 0 and r0 = 0 leave whole.
-    """
-    assert load.duration is not None  # a ramp without one is no valid profile
-    slope = (load.end_rate - load.start_rate) / load.duration.seconds
-    under_root = max(load.start_rate**2 + 2 * slope * requests, 0.0)
-    return min(2 * requests / (load.start_rate + math.sqrt(under_root)), load.duration.seconds)
 
 
 def _drain_seconds(plans: tuple[StagePlan, ...], stages: tuple[StageExpectation, ...]) -> float:

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from loadgen.judge.verdict import LATENESS_SHARE
 from loadgen.load.stages import StagePlan
-from loadgen.profile import Concurrency, Constant, Gamma, Poisson, Saturate
+from loadgen.profile import Concurrency, Saturate
+from loadgen.profile.load import process_at
 from loadgen.summary.summary import Stage
-from loadgen.units import NS_PER_SECOND, Duration, Rate
+from loadgen.units import NS_PER_SECOND, Duration
 
 LOW_LOAD_REQUESTS: Final = 12
 """One after the other: the mean of exponential service times is known to 30 % from so few, and all of them miss a
@@ -44,14 +45,7 @@ def at_rate(
 
     It lasts `seconds`, but never longer than `max_stage`. Give no warm-up together with a first look.
     """
-    settings = {**_shared(load), **_lengths(load, seconds, warmup_seconds)}
-    process: Constant | Poisson | Gamma
-    if load.arrivals == "gamma":
-        process = Gamma(rate=Rate(rate), burstiness=load.burstiness, **settings)
-    elif load.arrivals == "constant":
-        process = Constant(rate=Rate(rate), **settings)
-    else:
-        process = Poisson(rate=Rate(rate), **settings)
+    process = process_at(load, rate, **_shared(load), **_lengths(load, seconds, warmup_seconds))
     name = f"{load.arrivals} {rate:g}/s"
     return StagePlan(name=name, load=process, purpose=purpose, first_look_ns=_ns(first_look_seconds))
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.load.stages import StagePlan
-from loadgen.profile import Constant, Gamma, Poisson, Saturate, Sweep
+from loadgen.profile import Saturate, Sweep
+from loadgen.profile.load import process_at
 from loadgen.search.bracket import MEASURED
 from loadgen.search.invalid import unspoilt, with_spoilt
 from loadgen.search.plans import arrivals_seconds, mean_service_seconds
@@ -19,7 +20,6 @@ from loadgen.search.rate import ceiling, conclude
 from loadgen.search.saturate import cut_reason, replay, whole
 from loadgen.search.slo import SearchOver
 from loadgen.summary.summary import SWEEP_POINT, SearchPoint, SearchResult, Stage
-from loadgen.units import Rate
 
 POINT: Final = SWEEP_POINT
 """The purpose of the stages that are the sweep itself."""
@@ -100,7 +100,7 @@ def _search_load(load: Sweep) -> Saturate:
 
 def _plan(load: Sweep, rate: float, repeat: int | None) -> StagePlan:
     settings: dict[str, Any] = {
-        "rate": Rate(rate),
+        "rate": rate,
         "duration": load.duration,
         "requests": load.requests,
         "warmup": load.warmup,
@@ -108,13 +108,7 @@ def _plan(load: Sweep, rate: float, repeat: int | None) -> StagePlan:
         "overflow": load.overflow,
         "abort_when": load.abort_when,
     }
-    process: Constant | Poisson | Gamma
-    if load.arrivals == "gamma":
-        process = Gamma(burstiness=load.burstiness, **settings)
-    elif load.arrivals == "constant":
-        process = Constant(**settings)
-    else:
-        process = Poisson(**settings)
+    process = process_at(load, **settings)
     again = "" if repeat is None else f" (repeat {repeat})"
     return StagePlan(name=f"{load.arrivals} {rate:.6g}/s{again}", load=process, purpose=POINT, repeat=repeat)
 

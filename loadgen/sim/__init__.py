@@ -1,1 +1,5 @@
-"""A simulated vLLM: a scheduler without a clock, an engine that steps it in time, and its HTTP face."""
+"""The simulated vLLM: `engine/` batches and takes time, `model/` says something, `api/` serves both over HTTP, and
+`config.py` holds its settings.
+
+Imports: nothing. Begin with `config.py`.
+"""

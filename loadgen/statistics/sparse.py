@@ -101,7 +101,7 @@ def _pack(metric: str, groups: list[tuple[int, int, Delta]]) -> SparseHistograms
 
 
 class Table:
-    """SparseHistograms samples of one metric as columns; `intervals` and `seconds` have one entry a group."""
+    """Samples of one metric by their keys as columns; `intervals` and `seconds` have one entry a group."""
 
     def __init__(self, groups: "NDArray[np.void]", indices: Ints, counts: Ints) -> None:
         self._groups = groups

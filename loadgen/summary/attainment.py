@@ -24,7 +24,7 @@ from loadgen.summary.window import Span
 from loadgen.units import NS_PER_SECOND
 
 _BATCH: Final = 4096
-"""SparseHistograms histograms that are opened in one go."""
+"""Sparse histograms that are opened in one go."""
 
 Read = Callable[[], Iterable[Record]]
 """Reads the journal of the stage from its beginning."""

@@ -24,7 +24,7 @@ BOUNDS: Final = {"response_at_least": "response", "ttft_at_least": "ttft"}
 LOOP_LAG: Final = "loop_lag"
 
 _BATCH: Final = 4096
-"""SparseHistograms histograms that are merged in one go; numpy's cost for each call is spread over them."""
+"""Sparse histograms that are merged in one go; numpy's cost for each call is spread over them."""
 _CURVE: Final = tuple(round(1 - 10 ** (-step / 20), 7) for step in range(101))
 """Fractions of a percentile curve: 20 a decade of what lies beyond, to 1 in 100,000."""
 

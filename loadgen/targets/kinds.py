@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen import profile as profiles
 from loadgen.clock import Clock
-from loadgen.profile import LENGTHS_ASKED, EngineTarget, HttpTarget, Profile, SimTarget, Workload
+from loadgen.profile import KINDS, EngineTarget, HttpTarget, Profile, SimTarget, Workload
 from loadgen.targets.base import Patience, Target, TargetInfo
 from loadgen.targets.engine.opening import LOG_ENV, open_engine
 from loadgen.targets.engine.vllm_api import require_vllm
@@ -109,7 +109,11 @@ def _trial(profile: Profile) -> tuple[Workload, Request]:
     workload = profile.workload
     output = None if workload.output_tokens is None else _TRIAL_OUTPUT_TOKENS
     body = dict(workload.body)
-    if output is None and workload.kind in LENGTHS_ASKED and not {"max_tokens", "max_completion_tokens"} & body.keys():
+    if (
+        output is None
+        and KINDS[workload.kind].lengths_asked
+        and not {"max_tokens", "max_completion_tokens"} & body.keys()
+    ):
         body["max_tokens"] = _TRIAL_OUTPUT_TOKENS
     short = replace(workload, prompt_tokens=_TRIAL_PROMPT_TOKENS, output_tokens=output, body=body)
     request = make_workload(short, estimate(), short.nonce or 0).request(_TRIAL_INDEX)

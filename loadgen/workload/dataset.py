@@ -64,14 +64,14 @@ class DatasetWorkload:
         row, again = self._rows[self._places(number)], turn > 0
         if self._kind == "embed":
             return Request(index, inputs=(row.prompt or "",), again=again)
-        messages = self._messages(row) if self._kind in profile.CONVERSATIONS else None
+        messages = self._messages(row) if profile.KINDS[self._kind].conversation else None
         prompt = row.prompt if messages is None else None
         if self._kind == "choice":
             return Request(index, messages, labels=row.labels, expected=row.expected, again=again)
         length = self._length(row, index)
         if self._kind == "messages":
             return Request(index, messages, most_output_tokens=length, again=again)
-        asked = length if self._kind in profile.LENGTHS_ASKED else None
+        asked = length if profile.KINDS[self._kind].lengths_asked else None
         return Request(index, messages, prompt, output_tokens=asked, again=again)
 
     def _messages(self, row: Row) -> tuple[Message, ...]:
@@ -128,7 +128,7 @@ def _row(line: bytes, workload: profile.Workload, where: str) -> Row:
         raise LoadgenError(f"{where}: not JSON: {error}") from None
     if (row.messages is None) == (row.prompt is None):
         raise LoadgenError(f"{where}: needs either messages or prompt")
-    if row.prompt is None and workload.kind not in profile.CONVERSATIONS:
+    if row.prompt is None and not profile.KINDS[workload.kind].conversation:
         raise LoadgenError(f'{where}: messages: kind = "{workload.kind}" needs prompt')
     if not (row.prompt or row.messages):
         raise LoadgenError(f"{where}: {'prompt' if row.messages is None else 'messages'}: empty")

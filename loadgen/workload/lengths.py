@@ -10,14 +10,12 @@ from itertools import accumulate, pairwise
 from statistics import NormalDist
 from typing import Final, assert_never
 
-from loadgen.profile import LENGTHS_ASKED, Choice, Fixed, Histogram, Lengths, Lognormal, Normal, Uniform, Workload
+from loadgen.profile import KINDS, Choice, Fixed, Histogram, Lengths, Lognormal, Normal, Uniform, Workload
 
 _STANDARD_NORMAL: Final = NormalDist()
 _SMALLEST_U: Final = 2.0**-54
 """Stands for u = 0 where the normal quantile has no value: half of the smallest step of a 53-bit number."""
 _MEAN_POINTS: Final = 10_000
-_OUTPUT_OF_OTHERS: Final = {"score": 1.0, "tokenize": 0.0, "embed": 0.0, "rerank": 0.0, "pooling": 0.0}
-"""Output tokens of kinds that generate none, or the one without which a server does not answer."""
 
 
 def inverse_cdf(lengths: Lengths) -> Callable[[float], int]:
@@ -84,9 +82,10 @@ def mean_prompt(workload: Workload) -> float:
 
 def mean_output(workload: Workload) -> float | None:
     """The mean number of tokens that a request asks for; None where the model ends by itself."""
-    if workload.kind in LENGTHS_ASKED:
+    kind = KINDS[workload.kind]
+    if kind.lengths_asked:
         return None if workload.output_tokens is None else mean(workload.output_tokens)
-    return _OUTPUT_OF_OTHERS.get(workload.kind)
+    return kind.output_tokens
 
 
 def _constant(value: int) -> Callable[[float], int]:

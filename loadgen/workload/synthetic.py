@@ -58,8 +58,8 @@ class SyntheticWorkload:
         """Raises LoadgenError where the profile wants images and there is no Pillow."""
         seed = workload.seed
         self._kind = workload.kind
-        self._chat = workload.kind in profile.CONVERSATIONS
-        self._asks_length = workload.kind in profile.LENGTHS_ASKED
+        self._chat = profile.KINDS[workload.kind].conversation
+        self._asks_length = profile.KINDS[workload.kind].lengths_asked
         self._inputs = workload.inputs
         self._prompt_length = inverse_cdf(workload.prompt_tokens)
         self._prompt_length_key = hash_key(seed, Purpose.PROMPT_LENGTH)

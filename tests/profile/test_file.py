@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import ExitCode, ProfileError
-from loadgen.profile import Concurrency, Constant, EngineTarget, HttpTarget, Poisson, Profile, SimTarget, Steps, file
+from loadgen.profile import Concurrency, Constant, EngineTarget, HttpTarget, Poisson, Profile, SimTarget, Steps
 from loadgen.profile.decoding import encode
 from loadgen.profile.file import load_profile, profile_toml, ready_profiles, run_dir, write_profile
 from loadgen.profile.output import resolve_dir
@@ -461,7 +461,7 @@ def test_the_environment_is_not_asked_where_no_variable_is_named() -> None:
 def test_images_need_pillow_and_the_lack_of_it_is_told_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = load(SMALL, sets=("workload.images.count=1",))
     assert check_environment(profile) == []
-    monkeypatch.setattr(file, "find_spec", lambda name: None)  # as where nothing is installed
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)  # as where nothing is installed
     assert check_environment(profile) == ["workload.images: needs the library Pillow: pip install 'loadgen[media]'"]
     assert check_environment(load(SMALL)) == []
 

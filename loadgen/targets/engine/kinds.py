@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.measure.outcome import Exchange
-from loadgen.profile import CONVERSATIONS, EngineTarget, Workload
+from loadgen.profile import KINDS, EngineTarget, Workload
 from loadgen.targets.engine.sampling import Sampling, sampling_of
 from loadgen.targets.http.endpoints.choice import labels_by_text, longest_answer, note_label
 from loadgen.targets.http.endpoints.constraint import CURRENT, fields_for
@@ -41,7 +41,7 @@ class EngineKind(msgspec.Struct, frozen=True, kw_only=True):
 def engine_kind(workload: Workload) -> EngineKind:
     """How an engine is asked for this workload, which is of a kind that generates."""
     special = _SPECIAL.get(workload.kind)
-    return EngineKind(chat=workload.kind in CONVERSATIONS) if special is None else special(workload)
+    return EngineKind(chat=KINDS[workload.kind].conversation) if special is None else special(workload)
 
 
 def kind_sampling(

@@ -12,7 +12,7 @@ import msgspec
 from loadgen.clock import Clock
 from loadgen.errors import LoadgenError, TargetError
 from loadgen.measure.outcome import Exchange
-from loadgen.profile import CONVERSATIONS, EngineTarget, Workload
+from loadgen.profile import KINDS, EngineTarget, Workload
 from loadgen.profile.decoding import show
 from loadgen.targets.base import Opening, Target, TargetInfo
 from loadgen.targets.engine import vllm_api
@@ -72,7 +72,7 @@ async def open_engine(
         with session_of(workload) as session:
             session.opening = Opening(
                 info=_describe(engine),
-                tokenization=_tokenization(tokenizer, session, chat=workload.kind in CONVERSATIONS),
+                tokenization=_tokenization(tokenizer, session, chat=KINDS[workload.kind].conversation),
                 start_ns=clock.now_ns() - began_ns,
                 memory_bytes=engine.memory_bytes(),
             )

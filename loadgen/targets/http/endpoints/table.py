@@ -1,4 +1,4 @@
-"""The endpoints by kind of workload. A new kind is one new file, one line here, and its name in `profile.workload`."""
+"""The endpoints by kind of workload. A new kind is one new file, one line here, and its row in `profile.kinds`."""
 
 from collections.abc import Callable
 from typing import Final

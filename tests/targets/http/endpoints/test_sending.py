@@ -10,7 +10,7 @@ import pytest
 from loadgen.clock import MonotonicClock
 from loadgen.measure.outcome import Exchange
 from loadgen.profile import Audio, Dataset, HttpTarget, Workload
-from loadgen.profile.workload import STREAMED, Kind
+from loadgen.profile.kinds import Kind, kinds_with
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.http.endpoints import table
 from loadgen.targets.http.endpoints.table import PATHS, endpoint_of
@@ -57,7 +57,9 @@ def test_every_kind_of_workload_has_an_endpoint() -> None:
 
 def test_the_report_knows_which_kinds_are_streamed() -> None:
     workloads = [Workload(kind="chat"), Workload(kind="completion"), *(workload for workload, _ in WORKLOADS.values())]
-    assert {workload.kind for workload in workloads if endpoint_of(workload, INFO).streams} == STREAMED
+    assert {workload.kind for workload in workloads if endpoint_of(workload, INFO).streams} == set(
+        kinds_with("streamed")
+    )
 
 
 @pytest.mark.parametrize("path", PATHS)
