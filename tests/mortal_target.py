@@ -77,7 +77,7 @@ class MortalTarget:
 
 
 class Lives:
-    """Opens one mortal target after the other: put it in place of an entry of `kinds._OPENERS`.
+    """Opens one mortal target after the other: put it in place of an entry of `kinds.KINDS`.
 
     `deaths` are the instants at which the targets die, in the order in which they are opened; those opened after the
     last of them live on. Opening takes `start_seconds` but for the first `workers`, which are there at once.

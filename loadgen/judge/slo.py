@@ -1,6 +1,6 @@
 """Service level objectives: whether what the profile's `[slo]` table promises (`profile.slo`) was kept."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -41,7 +41,7 @@ def check(slo: Slo, stages: Sequence[Stage]) -> SloVerdict:
     **Goodput and attainment** have the intervals of `attainment.attained`, which the stage holds. An attainment of 1
     speaks of this run alone and is met where every request was good.
     """
-    checks = [one for stage in stages for one in _checks(slo, stage)]
+    checks = [one for stage in stages for promise in PROMISES for one in promise(slo, stage)]
     return verdict_of(checks)
 
 
@@ -52,18 +52,10 @@ def verdict_of(checks: list[SloCheck]) -> SloVerdict:
     return SloVerdict(met, checks)
 
 
-def _checks(slo: Slo, stage: Stage) -> Iterator[SloCheck]:
+def _latencies(slo: Slo, stage: Stage) -> Iterator[SloCheck]:
     for metric in LATENCIES:
         for percentile, limit_ns in getattr(slo, metric).items():
             yield _check_latency(stage, metric, percentile, limit_ns / NS_PER_SECOND)
-    for percentile, speed in slo.tokens_per_second_per_user.items():
-        yield _check_speed(stage, percentile, speed)
-    if slo.error_rate is not None:
-        yield _check_errors(stage, slo.error_rate)
-    if slo.goodput is not None:
-        yield _check_goodput(stage, slo.goodput)
-    if slo.attainment is not None:
-        yield _check_attainment(stage, slo.attainment)
 
 
 def _check_latency(stage: Stage, metric: str, percentile: str, limit: float) -> SloCheck:
@@ -83,17 +75,18 @@ def _judge_latency(latency: Latency, fraction: float, ci: Interval, limit: float
     return MET if high is not None and high <= limit else UNDECIDED
 
 
-def _check_speed(stage: Stage, percentile: str, limit: float) -> SloCheck:
-    tpot = _check_latency(stage, "tpot", percentile, 1 / limit)
-    return msgspec.structs.replace(
-        tpot,
-        metric="tokens_per_second_per_user",
-        limit=limit,
-        value=None if not tpot.value else 1 / tpot.value,
-        ci=None if tpot.ci is None else _inverse(tpot.ci),
-        unit="tokens/s",
-        at_least=True,
-    )
+def _speeds(slo: Slo, stage: Stage) -> Iterator[SloCheck]:
+    for percentile, limit in slo.tokens_per_second_per_user.items():
+        tpot = _check_latency(stage, "tpot", percentile, 1 / limit)
+        yield msgspec.structs.replace(
+            tpot,
+            metric="tokens_per_second_per_user",
+            limit=limit,
+            value=None if not tpot.value else 1 / tpot.value,
+            ci=None if tpot.ci is None else _inverse(tpot.ci),
+            unit="tokens/s",
+            at_least=True,
+        )
 
 
 def _inverse(seconds: Interval) -> Interval:
@@ -102,11 +95,15 @@ def _inverse(seconds: Interval) -> Interval:
     return 0.0 if high is None else 1 / high if high else 0.0, 1 / low if low else None
 
 
-def _check_errors(stage: Stage, limit: float) -> SloCheck:
+def _errors(slo: Slo, stage: Stage) -> Iterator[SloCheck]:
+    limit = slo.error_rate
+    if limit is None:
+        return
     books = stage.window.books
     ended = books.completed + books.failures
     if not ended:
-        return SloCheck(stage.name, "error_rate", None, limit, UNDECIDED, unit="share")
+        yield SloCheck(stage.name, "error_rate", None, limit, UNDECIDED, unit="share")
+        return
     low, high = wilson_interval(books.failures, ended)
     if low > limit:
         outcome = MISSED
@@ -114,20 +111,25 @@ def _check_errors(stage: Stage, limit: float) -> SloCheck:
         outcome = MET
     else:
         outcome = UNDECIDED
-    return SloCheck(stage.name, "error_rate", None, limit, outcome, books.failures / ended, (low, high), unit="share")
+    yield SloCheck(stage.name, "error_rate", None, limit, outcome, books.failures / ended, (low, high), unit="share")
 
 
-def _check_goodput(stage: Stage, limit: float) -> SloCheck:
+def _goodput(slo: Slo, stage: Stage) -> Iterator[SloCheck]:
+    limit = slo.goodput
+    if limit is None:
+        return
     value, ci = stage.throughput.goodput, stage.throughput.goodput_ci
     outcome = _judge_floor(ci, limit)
-    return SloCheck(stage.name, "goodput", None, limit, outcome, value, ci, unit="requests/s", at_least=True)
+    yield SloCheck(stage.name, "goodput", None, limit, outcome, value, ci, unit="requests/s", at_least=True)
 
 
-def _check_attainment(stage: Stage, limit: float) -> SloCheck:
-    share = stage.attainment
+def _attainment(slo: Slo, stage: Stage) -> Iterator[SloCheck]:
+    limit, share = slo.attainment, stage.attainment
+    if limit is None:
+        return
     value, ci = (None, None) if share is None else (share.value, share.ci)
     outcome = MET if limit == 1 and value == 1 else _judge_floor(ci, limit)
-    return SloCheck(stage.name, "attainment", None, limit, outcome, value, ci, unit="share", at_least=True)
+    yield SloCheck(stage.name, "attainment", None, limit, outcome, value, ci, unit="share", at_least=True)
 
 
 def _judge_floor(ci: tuple[float, float] | None, limit: float) -> str:
@@ -136,3 +138,14 @@ def _judge_floor(ci: tuple[float, float] | None, limit: float) -> str:
         return UNDECIDED
     low, high = ci
     return MISSED if high < limit else MET if low >= limit else UNDECIDED
+
+
+PROMISES: Final[list[Callable[[Slo, Stage], Iterator[SloCheck]]]] = [
+    _latencies,
+    _speeds,
+    _errors,
+    _goodput,
+    _attainment,
+]
+"""What each kind of promise says of a stage. A new one is a key of `[slo]` (`profile/slo.py`), a function, and a name
+here."""

@@ -1,8 +1,22 @@
 """The kinds of workload, a row each: what a request of the kind may hold, and what its answer has."""
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
+
+KindName = Literal[
+    "chat",
+    "completion",
+    "choice",
+    "score",
+    "tokenize",
+    "embed",
+    "rerank",
+    "pooling",
+    "responses",
+    "messages",
+    "transcribe",
+]
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +47,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     None where only the answer tells."""
 
 
-KINDS: Final = {
+KINDS: Final[dict[str, Kind]] = {
     "chat": Kind(
         conversation=True,
         streamed=True,
@@ -59,8 +73,8 @@ KINDS: Final = {
     "pooling": Kind(several_inputs=True, items="pooled texts", output_tokens=0.0),
     "transcribe": Kind(streamed=True, audio=True, items="seconds of sound"),
 }
-"""By name (`workload.kind`). A new kind is one row here, its name in `workload.KindName`, one file in
-`targets/http/endpoints` and one line in the table there."""
+"""By name. A new kind is a row here, its name above, one file in `targets/http/endpoints` and one line in the table
+there."""
 
 
 def kinds_with(what: str) -> tuple[str, ...]:

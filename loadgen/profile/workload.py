@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from loadgen.profile.decoding import Positive, Table, TokenCount
-from loadgen.profile.kinds import KINDS, kinds_with
+from loadgen.profile.kinds import KINDS, KindName, kinds_with
 
 
 class Fixed(Table, frozen=True, kw_only=True, tag_field="dist", tag="fixed"):
@@ -100,20 +100,6 @@ class Audio(Table, frozen=True, kw_only=True):
     seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
     sample_rate: Annotated[int, msgspec.Meta(ge=1000, le=192_000)] = 16_000
 
-
-KindName = Literal[
-    "chat",
-    "completion",
-    "choice",
-    "score",
-    "tokenize",
-    "embed",
-    "rerank",
-    "pooling",
-    "responses",
-    "messages",
-    "transcribe",
-]
 
 _BREAKS_CHOICE: Final = ("ignore_eos", "min_tokens")
 

@@ -12,7 +12,7 @@ TRIES: Final = 3
 """What spoils so many stages in a row is no bad moment: the generator is the bottleneck, and the search is told."""
 
 
-def unspoilt(stages: Sequence[Stage], *, latencies: bool) -> list[int]:
+def valid_places(stages: Sequence[Stage], *, latencies: bool) -> list[int]:
     """The places of the stages that a search is sent: all that the generator did not spoil, and the third in a row.
 
     latencies: whether the search looks at them, as in `plans.generator_fault`.
@@ -27,10 +27,10 @@ def unspoilt(stages: Sequence[Stage], *, latencies: bool) -> list[int]:
     return places
 
 
-def with_spoilt(found: SearchResult, places: Sequence[int], stages: Sequence[Stage]) -> SearchResult:
+def with_invalid(found: SearchResult, places: Sequence[int], stages: Sequence[Stage]) -> SearchResult:
     """A result by the places of all stages, those that were asked for again among its points.
 
-    places: of the stages that the search was sent, in their order, as `unspoilt` gave them.
+    places: of the stages that the search was sent, in their order, as `valid_places` gave them.
     """
     points = [replace(point, stage=places[point.stage]) for point in found.points]
     points += [_again(stages[place], place) for place in set(range(len(stages))) - set(places)]

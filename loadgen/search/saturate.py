@@ -5,9 +5,9 @@ holds no clock and no chance, so it is played again from the first stage on when
 that was killed is resumed, and a report made again, with the same questions and the same answer.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import takewhile
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from loadgen.load.stages import StagePlan
 from loadgen.profile import Saturate
@@ -15,7 +15,7 @@ from loadgen.profile.slo import Slo
 from loadgen.search import concurrency as concurrency_search
 from loadgen.search import rate as rate_search
 from loadgen.search import slo as slo_search
-from loadgen.search.invalid import unspoilt, with_spoilt
+from loadgen.search.invalid import valid_places, with_invalid
 from loadgen.search.plans import MEASURED_WHOLLY
 from loadgen.summary.summary import SearchPoint, SearchResult, Stage
 
@@ -38,7 +38,10 @@ def next_stage(load: Saturate, slo: Slo | None, measured: Sequence[Stage]) -> St
     if measured and measured[-1].ended_by == "abort_when":
         return None
     stages = whole(measured)
-    asked = replay(_search(load, slo, []), [stages[place] for place in unspoilt(stages, latencies=slo is not None)])
+    asked = replay(
+        _kind(load, slo).search(load, slo, []),
+        [stages[place] for place in valid_places(stages, latencies=slo is not None)],
+    )
     return asked if isinstance(asked, StagePlan) else None
 
 
@@ -49,25 +52,21 @@ def result(load: Saturate, slo: Slo | None, measured: Sequence[Stage], cut: str 
         best bracket so far. None: nothing did, but where the search is not over, something failed.
     """
     everything = whole(measured)
-    places = unspoilt(everything, latencies=slo is not None)
+    places = valid_places(everything, latencies=slo is not None)
     found = _result(load, slo, [everything[place] for place in places], measured, cut)
-    return with_spoilt(found, places, everything)
+    return with_invalid(found, places, everything)
 
 
 def _result(
     load: Saturate, slo: Slo | None, stages: Sequence[Stage], measured: Sequence[Stage], cut: str | None
 ) -> SearchResult:
     points: list[SearchPoint] = []
-    found = replay(_search(load, slo, points), stages)
+    found = replay(_kind(load, slo).search(load, slo, points), stages)
     if isinstance(found, SearchResult):
         return found
     ended_by = cut or "failure"
-    reason = cut_reason(measured, ended_by)
-    if load.objective == "concurrency":
-        return concurrency_search.conclude(load, slo, points, ended_by, reason)
-    if slo is not None:
-        return slo_search.conclude(load, points, ended_by, reason)
-    return rate_search.conclude(load, points, stages, ended_by, reason)
+    so_far = SoFar(load, slo, points, stages, ended_by, cut_reason(measured, ended_by))
+    return _kind(load, slo).conclude(so_far)
 
 
 def replay(search: Generator[StagePlan, Stage, Answer], stages: Sequence[Stage]) -> StagePlan | Answer:
@@ -94,9 +93,39 @@ def cut_reason(measured: Sequence[Stage], ended_by: str) -> str:
     return CUTS.get(ended_by, f"the search ended early: {ended_by}")
 
 
-def _search(load: Saturate, slo: Slo | None, points: list[SearchPoint]) -> Generator[StagePlan, Stage, SearchResult]:
-    if load.objective == "concurrency":
-        return concurrency_search.concurrency_search(load, slo, points)
-    if slo is not None:
-        return slo_search.slo_search(load, slo, points)
-    return rate_search.search(load, slo, points)
+def _kind(load: Saturate, slo: Slo | None) -> "Kind":
+    return KINDS[load.objective, slo is not None]
+
+
+class SoFar(NamedTuple):
+    """What a search has that was cut short: what it was asked, its points and stages, what ended it and why."""
+
+    load: Saturate
+    slo: Slo | None
+    points: list[SearchPoint]
+    stages: Sequence[Stage]
+    ended_by: str
+    reason: str
+
+
+class Kind(NamedTuple):
+    """A kind of search: how it goes, noting its points in the list that it is given, and the best answer so far."""
+
+    search: Callable[[Saturate, Any, list[SearchPoint]], Generator[StagePlan, Stage, SearchResult]]
+    conclude: Callable[[SoFar], SearchResult]
+
+
+KINDS: Final[dict[tuple[str, bool], Kind]] = {
+    ("rate", False): Kind(
+        rate_search.search, lambda s: rate_search.conclude(s.load, s.points, s.stages, s.ended_by, s.reason)
+    ),
+    ("rate", True): Kind(slo_search.slo_search, lambda s: slo_search.conclude(s.load, s.points, s.ended_by, s.reason)),
+    **dict.fromkeys(
+        (("concurrency", False), ("concurrency", True)),
+        Kind(
+            concurrency_search.concurrency_search,
+            lambda s: concurrency_search.conclude(s.load, s.slo, s.points, s.ended_by, s.reason),
+        ),
+    ),
+}
+"""By `load.objective`, and whether there is an SLO. A new search is one new file and a line here."""

@@ -14,7 +14,7 @@ from loadgen.load.stages import StagePlan
 from loadgen.profile import Saturate, Sweep
 from loadgen.profile.load import process_at
 from loadgen.search.bracket import MEASURED
-from loadgen.search.invalid import unspoilt, with_spoilt
+from loadgen.search.invalid import valid_places, with_invalid
 from loadgen.search.plans import arrivals_seconds, mean_service_seconds
 from loadgen.search.rate import ceiling, conclude
 from loadgen.search.saturate import cut_reason, replay, whole
@@ -54,7 +54,7 @@ def result(load: Sweep, measured: Sequence[Stage], cut: str | None) -> SearchRes
     if not isinstance(found, SearchResult):
         ended_by = cut or "failure"
         found = _concluded(load, points, stages, ended_by, cut_reason(measured, ended_by))
-    return with_spoilt(found, places, counted)
+    return with_invalid(found, places, counted)
 
 
 def rates_between(low: float, high: float, points: int, spacing: str) -> tuple[float, ...]:
@@ -144,7 +144,7 @@ def _counted(measured: Sequence[Stage]) -> list[Stage]:
 def _sent(counted: Sequence[Stage]) -> list[int]:
     """The places of the stages that count: those of the sweep itself stand as they are, whoever spoilt them."""
     searched = [stage for stage in counted if stage.purpose != POINT]
-    return [*unspoilt(searched, latencies=False), *range(len(searched), len(counted))]
+    return [*valid_places(searched, latencies=False), *range(len(searched), len(counted))]
 
 
 def _rounded(rate: float) -> float:

@@ -1,4 +1,4 @@
-"""The kinds of target by their type in the profile. A new kind is one new file and one line in each table."""
+"""The kinds of target by their table in the profile, and what is done with each."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen import profile as profiles
 from loadgen.clock import Clock
-from loadgen.profile import KINDS, EngineTarget, HttpTarget, Profile, SimTarget, Workload
+from loadgen.profile import EngineTarget, HttpTarget, Profile, SimTarget, Workload
 from loadgen.targets.base import Patience, Target, TargetInfo
 from loadgen.targets.engine.opening import LOG_ENV, open_engine
 from loadgen.targets.engine.vllm_api import require_vllm
@@ -52,21 +52,31 @@ async def checked_target(profile: Profile, clock: Clock) -> AsyncIterator[Checke
         TargetError: it cannot be loaded.
         LoadgenError: the profile's tokenizer is unusable.
     """
-    check = _CHECKS[type(profile.target)]
+    check = KINDS[type(profile.target)].check
     async with check(profile, clock) as checked:
         yield checked
 
 
 def open_target(profile: Profile, info: TargetInfo, clock: Clock) -> AbstractAsyncContextManager[Target]:
     """One worker's hold on the target of a checked profile."""
-    return _OPENERS[type(profile.target)](profile, info, clock)
+    return KINDS[type(profile.target)].open(profile, info, clock)
+
+
+def patience_with(target: profiles.Target) -> Patience:
+    """How long a worker may take to open and to close this target."""
+    return KINDS[type(target)].patience(target)
+
+
+def _tokenizer_of(workload: Workload) -> Tokenization | None:
+    """The counts of the profile's own tokenizer; None where it names none. Raises LoadgenError where it is unusable."""
+    return None if workload.tokenizer is None else from_tokenizer(workload.tokenizer)
 
 
 @asynccontextmanager
 async def _check_http(profile: Profile, clock: Clock) -> AsyncIterator[Checked]:
     target = profile.target
     assert isinstance(target, HttpTarget)
-    given = tokenizer_of(profile.workload)
+    given = _tokenizer_of(profile.workload)
     trial_workload, request = _trial(profile)
     info = await check_http(target, trial_workload, request, clock)
     if given is None:
@@ -80,7 +90,7 @@ async def _check_sim(profile: Profile, clock: Clock) -> AsyncIterator[Checked]:
     target = profile.target
     assert isinstance(target, SimTarget)
     if target.transport == "in-process":
-        yield Checked(profile, describe_sim(target), tokenizer_of(profile.workload) or tokenizer_of_simulator())
+        yield Checked(profile, describe_sim(target), _tokenizer_of(profile.workload) or tokenizer_of_simulator())
         return
     async with embedded_server(target) as server, _check_http(replace(profile, target=server), clock) as checked:
         yield replace(checked, info=replace(checked.info, kind="sim"))
@@ -93,15 +103,7 @@ async def _check_engine(profile: Profile, clock: Clock) -> AsyncIterator[Checked
     assert isinstance(target, EngineTarget)
     require_vllm()
     prompt_format(target.request_format)
-    yield Checked(profile, TargetInfo(kind="engine", model=target.model), tokenizer_of(profile.workload))
-
-
-def patience_with(target: profiles.Target) -> Patience:
-    """How long a worker may take to open and to close this target."""
-    if isinstance(target, EngineTarget):
-        # Beyond its own limits, of the start and of the warm-up, which say why: here only a worker that hangs is meant.
-        return Patience(2 * target.start_timeout.seconds + _GRACE_SECONDS, _CLOSE_ENGINE_SECONDS)
-    return Patience()
+    yield Checked(profile, TargetInfo(kind="engine", model=target.model), _tokenizer_of(profile.workload))
 
 
 def _trial(profile: Profile) -> tuple[Workload, Request]:
@@ -111,7 +113,7 @@ def _trial(profile: Profile) -> tuple[Workload, Request]:
     body = dict(workload.body)
     if (
         output is None
-        and KINDS[workload.kind].lengths_asked
+        and profiles.KINDS[workload.kind].lengths_asked
         and not {"max_tokens", "max_completion_tokens"} & body.keys()
     ):
         body["max_tokens"] = _TRIAL_OUTPUT_TOKENS
@@ -138,18 +140,24 @@ def _open_engine(profile: Profile, info: TargetInfo, clock: Clock) -> AbstractAs
     return open_engine(profile.target, profile.workload, _trial(profile), Path(log) if log else None, clock)
 
 
-_CHECKS: Final[dict[type, Callable[[Profile, Clock], AbstractAsyncContextManager[Checked]]]] = {
-    HttpTarget: _check_http,
-    SimTarget: _check_sim,
-    EngineTarget: _check_engine,
-}
-_OPENERS: Final[dict[type, Opener]] = {
-    HttpTarget: _open_http,
-    SimTarget: _open_sim,
-    EngineTarget: _open_engine,
-}
+def _patience_with_engine(target: profiles.Target) -> Patience:
+    assert isinstance(target, EngineTarget)
+    # Beyond its own limits, of the start and of the warm-up, which say why: here only a worker that hangs is meant.
+    return Patience(2 * target.start_timeout.seconds + _GRACE_SECONDS, _CLOSE_ENGINE_SECONDS)
 
 
-def tokenizer_of(workload: Workload) -> Tokenization | None:
-    """The counts of the profile's own tokenizer; None where it names none. Raises LoadgenError where it is unusable."""
-    return None if workload.tokenizer is None else from_tokenizer(workload.tokenizer)
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of target: its check before the load, a worker's hold on it, and how long a worker may take to open and to
+    close it."""
+
+    check: Callable[[Profile, Clock], AbstractAsyncContextManager[Checked]]
+    open: Opener
+    patience: Callable[[profiles.Target], Patience] = lambda target: Patience()
+
+
+KINDS: Final[dict[type, Kind]] = {
+    HttpTarget: Kind(_check_http, _open_http),
+    SimTarget: Kind(_check_sim, _open_sim),
+    EngineTarget: Kind(_check_engine, _open_engine, _patience_with_engine),
+}
+"""By their table of the profile. A new kind is such a table (`profile/target.py`), one new file, and a line here."""

@@ -6,6 +6,7 @@ The simulated engine answers in the time it is told, workers are tasks, and an h
 import anyio
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from loadgen.profile import (
     AbortWhen,
@@ -275,7 +276,11 @@ def test_what_waits_for_a_target_that_died_waited_for_the_target_and_not_for_the
     # 10/s for 60 s from 0.1 s on, answers of 0.5 s. The target dies at 20.05 s with those of 19.6 to 20.0 s in flight:
     # five fail. Its worker says so 0.5 s later, and another target is there at 25.55 s: those of 20.1 to 25.5 s, 55 of
     # 600, wait for it for 5.45 to 0.05 s, and have their answers 0.5 s later.
-    monkeypatch.setitem(kinds._OPENERS, SimTarget, Lives([20.05], start_seconds=5.0, answer_seconds=0.5))
+    monkeypatch.setitem(
+        kinds.KINDS,
+        SimTarget,
+        replace(kinds.KINDS[SimTarget], open=Lives([20.05], start_seconds=5.0, answer_seconds=0.5)),
+    )
     summary = run_virtually(profile(Constant(rate=Rate(10), duration=seconds(60))))
     (stage,) = summary.stages
     assert_balanced(summary)
@@ -295,7 +300,9 @@ def test_what_waits_for_a_target_that_died_waited_for_the_target_and_not_for_the
 def test_the_worker_that_takes_over_the_jobs_of_a_dead_target_is_not_late_with_them(run_virtually, monkeypatch):
     # Two workers with 10/s each; one target dies at 10.05 s, and its worker says so at 10.55 s. What was due at it by
     # then goes to the other one at once, as does all that follows until it is there again.
-    monkeypatch.setitem(kinds._OPENERS, SimTarget, Lives([10.05], workers=2, answer_seconds=0.5))
+    monkeypatch.setitem(
+        kinds.KINDS, SimTarget, replace(kinds.KINDS[SimTarget], open=Lives([10.05], workers=2, answer_seconds=0.5))
+    )
     summary = run_virtually(profile(Constant(rate=Rate(20), duration=seconds(20)), processes=2))
     (stage,) = summary.stages
     assert_balanced(summary)

@@ -38,7 +38,7 @@ def with_vllm(monkeypatch, tmp_path):
 
 
 def test_every_kind_of_target_can_be_checked_and_opened():
-    assert kinds._CHECKS.keys() == kinds._OPENERS.keys() == set(get_args(Target))
+    assert kinds.KINDS.keys() == set(get_args(Target))
 
 
 @pytest.mark.parametrize("target", [HttpTarget(url="http://localhost:8000"), SimTarget()], ids=["http", "sim"])

@@ -194,7 +194,7 @@ def live(monkeypatch):
 
     def put(deaths=(), **options) -> Lives:
         lives = Lives(deaths, **options)
-        monkeypatch.setitem(kinds._OPENERS, SimTarget, lives)
+        monkeypatch.setitem(kinds.KINDS, SimTarget, replace(kinds.KINDS[SimTarget], open=lives))
         return lives
 
     return put
@@ -310,7 +310,7 @@ def test_a_target_that_does_not_open_ends_the_run_with_the_code_of_who_is_at_fau
         raise error
         yield
 
-    monkeypatch.setitem(kinds._OPENERS, SimTarget, opener)
+    monkeypatch.setitem(kinds.KINDS, SimTarget, replace(kinds.KINDS[SimTarget], open=opener))
     with pytest.raises((LoadgenError, BaseExceptionGroup)) as raised:
         run_virtually(profile(LOADS[0]))
     failure = innermost(raised.value)
@@ -331,7 +331,7 @@ def test_a_target_that_does_not_open_again_counts_as_a_death_and_is_tried_again(
         async with lives(profile, info, clock) as target:
             yield target
 
-    monkeypatch.setitem(kinds._OPENERS, SimTarget, opener)
+    monkeypatch.setitem(kinds.KINDS, SimTarget, replace(kinds.KINDS[SimTarget], open=opener))
     summary = run_virtually(profile(LOADS[0], processes=1, max_restarts=2))
     (stage,) = summary.stages
     assert_balanced(summary)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from loadgen.errors import LoadgenError, TargetError
 from loadgen.measure.outcome import Grid
@@ -90,7 +91,7 @@ class Parent:
 @asynccontextmanager
 async def working(clock, monkeypatch, opener, given=None):
     """A worker that opens its target with `opener`, and its parent, which has said Setup and listens."""
-    monkeypatch.setitem(kinds._OPENERS, SimTarget, opener)
+    monkeypatch.setitem(kinds.KINDS, SimTarget, replace(kinds.KINDS[SimTarget], open=opener))
     ours, theirs = memory_channels()
     parent = Parent(ours)
 

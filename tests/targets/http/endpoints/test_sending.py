@@ -10,7 +10,7 @@ import pytest
 from loadgen.clock import MonotonicClock
 from loadgen.measure.outcome import Exchange
 from loadgen.profile import Audio, Dataset, HttpTarget, Workload
-from loadgen.profile.kinds import Kind, kinds_with
+from loadgen.profile.kinds import KINDS, KindName, kinds_with
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.http.endpoints import table
 from loadgen.targets.http.endpoints.table import PATHS, endpoint_of
@@ -52,7 +52,7 @@ async def body_of(workload: Workload, request: Request, info: TargetInfo = INFO)
 
 
 def test_every_kind_of_workload_has_an_endpoint() -> None:
-    assert table._KINDS.keys() == set(get_args(Kind))
+    assert table._KINDS.keys() == KINDS.keys() == set(get_args(KindName))
 
 
 def test_the_report_knows_which_kinds_are_streamed() -> None:
