@@ -5,6 +5,7 @@ The definitions of docs/metrics.md, each in one place.
 
 from array import array
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -119,26 +120,20 @@ class Batch:
 
     # --- latencies ----------------------------------------------------------------------------------------------------
 
+    @cached_property
     def latencies(self) -> dict[str, tuple[Ints, Mask]]:
         """For each latency of one value a request: the values (ns), and which requests have one."""
-        done = self.completed
-        was_sent = (self.sent != ABSENT) & (self["admitted"] != ABSENT)
-        token = done & self.has_token
-        # Tokens that came in one chunk leave the time between them unknown.
-        several = token & (self.output >= 2) & (self["chunks"] >= 2)
-        content = done & (self["first_content"] != ABSENT) & (self["streamed"] == 1)
-        since_intended = self.end - self.intended
-        return {
-            "ttft": (self.first_token - self.intended, token),
-            "service_ttft": (self.first_token - self.sent, token),
-            "ttft_content": (self["first_content"] - self.intended, content),
-            "tpot": ((self.last_token - self.first_token) // np.maximum(self.output - 1, 1), several),
-            "response": (since_intended, done),
-            "service": (self.end - self.sent, done),
-            "connect": (self["connect"], done & (self["connect"] != ABSENT)),
-            "queued": (self["admitted"] - self.intended, was_sent),
-            "lateness": (self.sent - self["admitted"], was_sent),
-        }
+        return {name: of(self) for name, of in LATENCIES.items()}
+
+    @property
+    def tokens(self) -> Mask:
+        """Completed requests with a token-bearing chunk."""
+        return self.completed & self.has_token
+
+    @property
+    def was_sent(self) -> Mask:
+        both: Mask = (self.sent != ABSENT) & (self["admitted"] != ABSENT)
+        return both
 
     def bounds(self) -> dict[str, tuple[Ints, Mask]]:
         """Ages of requests that had not ended, or that the client's timeout ended: lower bounds of two latencies."""
@@ -156,7 +151,7 @@ class Batch:
             for code, account in enumerate(self.accounts)
             if account.startswith(FAILED)
         }
-        for name, (values, there) in (self.latencies() | self.bounds() | failures).items():
+        for name, (values, there) in (self.latencies | self.bounds() | failures).items():
             yield Samples(name, values[there], self.interval[there], self.second[there])
         counts = self.completed[self.gap_owner]
         owner = self.gap_owner[counts]
@@ -166,7 +161,7 @@ class Batch:
 
     def series(self) -> Iterator[Column]:
         """Events by the bin of their own instant, arrivals and TTFT by that of the intended start."""
-        token = self.completed & self.has_token
+        token = self.tokens
         stayed = self.of(lambda account: account != DROPPED)
         yield self._by_bin(ARRIVALS, self.intended[stayed])
         yield self._by_bin(COMPLETIONS, self.end[self.completed])
@@ -221,7 +216,7 @@ class Batch:
 
     def sends(self) -> list[tuple[int, int, int, int]]:
         """Requests that were sent, by the intervals of their intended start, of their slot and of their send."""
-        sent = (self.sent != ABSENT) & (self["admitted"] != ABSENT)
+        sent = self.was_sent
         admitted, at = (
             (instants[sent] - self.grid.window_ns) // self.grid.interval_ns
             for instants in (self["admitted"], self.sent)
@@ -263,6 +258,32 @@ class Batch:
         intervals, starts = np.unique(self.interval[there][order], return_index=True)
         sums = np.add.reduceat(columns[:, order], starts, axis=1)
         return [TokenTotals(key, *row) for key, row in zip(intervals.tolist(), sums.T.tolist(), strict=True)]
+
+
+def _content(batch: Batch) -> tuple[Ints, Mask]:
+    there = batch.completed & (batch["first_content"] != ABSENT) & (batch["streamed"] == 1)
+    return batch["first_content"] - batch.intended, there
+
+
+def _tpot(batch: Batch) -> tuple[Ints, Mask]:
+    # Tokens that came in one chunk leave the time between them unknown.
+    several = batch.tokens & (batch.output >= 2) & (batch["chunks"] >= 2)
+    return (batch.last_token - batch.first_token) // np.maximum(batch.output - 1, 1), several
+
+
+LATENCIES: Final[dict[str, Callable[[Batch], tuple[Ints, Mask]]]] = {
+    "ttft": lambda batch: (batch.first_token - batch.intended, batch.tokens),
+    "service_ttft": lambda batch: (batch.first_token - batch.sent, batch.tokens),
+    "ttft_content": _content,
+    "tpot": _tpot,
+    "response": lambda batch: (batch.end - batch.intended, batch.completed),
+    "service": lambda batch: (batch.end - batch.sent, batch.completed),
+    "connect": lambda batch: (batch["connect"], batch.completed & (batch["connect"] != ABSENT)),
+    "queued": lambda batch: (batch["admitted"] - batch.intended, batch.was_sent),
+    "lateness": lambda batch: (batch.sent - batch["admitted"], batch.was_sent),
+}
+"""The latencies of one value a request, as docs/metrics.md defines them: the values (ns), and which requests have one.
+A new one is a line here and a field of `summary.Latencies`. `itl`, of several values a request, is none of them."""
 
 
 def _known(values: Ints) -> tuple[Ints, Mask]:

@@ -22,7 +22,7 @@ def good(limits: Sequence[RequestLimit], batch: Batch) -> Mask:
     What a request does not have (a gap, where it has one chunk; a TTFT, where it is not streamed) it does not miss.
     """
     met = batch.completed.copy()
-    latencies = batch.latencies()
+    latencies = batch.latencies
     for limit in limits:
         if limit.metric == "itl":
             met &= _gaps_within(limit, batch)
@@ -46,7 +46,7 @@ def ratios(limits: Sequence[RequestLimit], batch: Batch) -> Samples:
 
     A request that has none of the values has a ratio of 0.
     """
-    latencies = batch.latencies()
+    latencies = batch.latencies
     largest = np.zeros(batch.size, np.int64)
     for limit in limits:
         values, there = _gaps_at(limit.fraction, batch) if limit.metric == "itl" else latencies[limit.metric]

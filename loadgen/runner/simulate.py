@@ -125,5 +125,5 @@ async def _open(
 async def _open_session(
     router: Router, stream: bool, _profile: Profile, _info: TargetInfo, clock: Clock
 ) -> AsyncIterator[Target]:
-    """A worker's hold on engines that are not its own."""
+    """A worker's session with engines that are not its own."""
     yield SimSession(router, clock, stream=stream)

@@ -200,7 +200,7 @@ class StageRunner:
         after_ns = self._plan.first_look_ns
         while True:
             await self._clock.sleep_until(origin_ns + after_ns)
-            seen = self._glance(schedule)
+            seen = self._look(schedule)
             if seen is not None and decided(self._slo, seen):
                 self._halt.ask("decided")
                 return
@@ -213,14 +213,14 @@ class StageRunner:
         while True:
             # Each look reads the whole stage: as it grows, looks become rarer.
             await self._clock.sleep_until(now_ns)
-            seen = self._glance(schedule, stretch_ns)
+            seen = self._look(schedule, stretch_ns)
             reason = None if seen is None else stop_reason(rule, self._slo, load, seen)
             if reason is not None:
                 self._halt.ask("stop_when", reason)
                 return
             now_ns = self._clock.now_ns() + max(_LOOK_EVERY_NS, (self._clock.now_ns() - origin_ns) // _STRETCHES)
 
-    def _glance(self, schedule: Schedule | None, stretch_ns: int | None = None) -> Stage | None:
+    def _look(self, schedule: Schedule | None, stretch_ns: int | None = None) -> Stage | None:
         now_ns = self._clock.now_ns()
         unended = [self._pool.oldest_ns(self._number), None if schedule is None else schedule.next_ns]
         at = InterimLook(

@@ -55,7 +55,7 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class Target(Protocol):
-    """One worker's hold on what it loads: an HTTP session, an engine, or a simulated engine."""
+    """One worker's session with what it loads: a server over HTTP, an engine, or a simulated engine."""
 
     opening: Opening | None
     """None where the check before the load found out all there is."""
@@ -71,7 +71,7 @@ class Target(Protocol):
         """
 
     def with_workload(self, workload: Workload) -> "Target":
-        """The same hold, asking as another workload of the profile does; it ends with this one."""
+        """The same session, asking as another workload of the profile does; it ends with this one."""
 
     async def watch(self) -> str:
         """Wait until the target is gone for good, and return why, in a line. Requests in flight then end by themselves,

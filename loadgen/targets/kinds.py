@@ -32,7 +32,7 @@ _CLOSE_ENGINE_SECONDS: Final = 90
 
 
 Opener = Callable[[Profile, TargetInfo, Clock], AbstractAsyncContextManager[Target]]
-"""Opens one worker's hold on the target of a checked profile, as `open_target` does."""
+"""Opens one worker's session with the target of a checked profile, as `open_target` does."""
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ async def checked_target(profile: Profile, clock: Clock) -> AsyncIterator[Checke
 
 
 def open_target(profile: Profile, info: TargetInfo, clock: Clock) -> AbstractAsyncContextManager[Target]:
-    """One worker's hold on the target of a checked profile."""
+    """One worker's session with the target of a checked profile."""
     return KINDS[type(profile.target)].open(profile, info, clock)
 
 
@@ -147,8 +147,8 @@ def _patience_with_engine(target: profiles.Target) -> Patience:
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of target: its check before the load, a worker's hold on it, and how long a worker may take to open and to
-    close it."""
+    """A kind of target: its check before the load, a worker's session with it, and how long a worker may take to open
+    and to close it."""
 
     check: Callable[[Profile, Clock], AbstractAsyncContextManager[Checked]]
     open: Opener

@@ -19,7 +19,7 @@ class Workload(Protocol):
         ...
 
 
-_SOURCES: Final[dict[str, Callable[[profile.Workload, Tokenization, int], Workload]]] = {
+SOURCES: Final[dict[str, Callable[[profile.Workload, Tokenization, int], Workload]]] = {
     "synthetic": SyntheticWorkload,
     "dataset": DatasetWorkload,
 }
@@ -32,7 +32,7 @@ def make_workload(workload: profile.Workload, tokenization: Tokenization, nonce:
     Raises:
         LoadgenError: a library that the workload needs is not installed, or its file cannot be read.
     """
-    return _SOURCES[workload.source](workload, tokenization, nonce)
+    return SOURCES[workload.source](workload, tokenization, nonce)
 
 
 def workload_nonce(workload: profile.Workload) -> int:

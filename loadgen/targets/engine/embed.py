@@ -1,4 +1,4 @@
-"""A worker's hold on an engine that pools: texts become prompts, and vectors are counted. Nothing is generated."""
+"""A worker's session with an engine that pools: texts become prompts, and vectors are counted. Nothing is generated."""
 
 import secrets
 from collections.abc import Callable, Collection

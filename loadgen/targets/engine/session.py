@@ -1,4 +1,4 @@
-"""A worker's hold on its engine: requests become prompts and sampling parameters, outputs instants and tokens."""
+"""A worker's session with its engine: requests become prompts and sampling parameters, outputs instants and tokens."""
 
 import asyncio
 import secrets

@@ -15,7 +15,7 @@ from loadgen.targets.http.endpoints.score import score_endpoint
 from loadgen.targets.http.endpoints.tokenize import tokenize_endpoint
 from loadgen.targets.http.endpoints.transcribe import transcribe_endpoint
 
-_KINDS: Final[dict[str, Callable[[profile.Workload, TargetInfo], Endpoint]]] = {
+ENDPOINTS: Final[dict[str, Callable[[profile.Workload, TargetInfo], Endpoint]]] = {
     "chat": lambda workload, info: Endpoint(path="chat/completions", streams=True),
     "completion": lambda workload, info: Endpoint(path="completions", streams=True),
     "choice": choice_endpoint,
@@ -42,4 +42,4 @@ PATHS: Final = (
 
 def endpoint_of(workload: profile.Workload, info: TargetInfo) -> Endpoint:
     """The endpoint of a workload's kind, on a server of which this is known."""
-    return _KINDS[workload.kind](workload, info)
+    return ENDPOINTS[workload.kind](workload, info)

@@ -52,7 +52,7 @@ async def body_of(workload: Workload, request: Request, info: TargetInfo = INFO)
 
 
 def test_every_kind_of_workload_has_an_endpoint() -> None:
-    assert table._KINDS.keys() == KINDS.keys() == set(get_args(KindName))
+    assert table.ENDPOINTS.keys() == KINDS.keys() == set(get_args(KindName))
 
 
 def test_the_report_knows_which_kinds_are_streamed() -> None:
