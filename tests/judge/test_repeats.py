@@ -5,8 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.judge.repeats import across, repeats_of
-from loadgen.measure.outcome import Books
-from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Tokens, Window
+from loadgen.summary.summary import Latencies, Latency, Stage, Stationary, Throughput, Window
+from tests import handmade
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
@@ -29,23 +29,16 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
 
 
 def stage(repeat: int | None, rate: float, p99: float, *, enough: bool = True) -> Stage:
-    books = Books(intended=10, completed=10, failed={}, cancelled=0, dropped=0, lost=0, unfinished=0)
     latency = Latency(
         count=2000, mean=0.1, stddev=0.01, min=0.05, max=0.3, p50=0.1, p90=0.15, p95=0.2, p99=p99, p99_9=0.29,
         sufficient={"p50": True, "p90": True, "p95": True, "p99": enough, "p99.9": False},
     )  # fmt: skip
-    return Stage(
-        name=f"poisson {rate:g}/s" if repeat is None else f"poisson {rate:g}/s (repeat {repeat})",
-        kind="poisson",
-        books=books,
-        window=Window(0, 10, books, 10),
+    return handmade.stage(
+        f"poisson {rate:g}/s" if repeat is None else f"poisson {rate:g}/s (repeat {repeat})",
+        Window(0, 10, handmade.books(10), 10),
         throughput=Throughput(requests=rate, output_tokens=0, prompt_tokens=0),
-        concurrency=Concurrency(1, 1),
         latency_seconds=Latencies(ttft=latency),
-        tokens=Tokens("usage"),
         stationary=Stationary("stable", "it was"),
-        short=0,
-        ended_by="duration",
         offered_rate=rate,
         repeat=repeat,
     )

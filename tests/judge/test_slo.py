@@ -3,10 +3,8 @@ from typing import Any
 import pytest
 
 from loadgen.judge.slo import check
-from loadgen.measure.outcome import Books
 from loadgen.profile.slo import LATENCIES, RequestLimits, Slo
 from loadgen.summary.summary import (
-    Concurrency,
     Estimate,
     Latencies,
     Latency,
@@ -14,10 +12,10 @@ from loadgen.summary.summary import (
     Stage,
     Stationary,
     Throughput,
-    Tokens,
     Window,
 )
 from loadgen.units import NS_PER_MS, Duration, Rate
+from tests import handmade
 
 
 def latency(p99: float, ci: tuple[float, float | None] | None, *, count: int = 10_000, least: float = 0.01) -> Latency:
@@ -45,19 +43,12 @@ def stage(
     attainment: Estimate | None = None,
     **latencies: Latency,
 ) -> Stage:
-    books = Books(completed + failed, completed, {"http_503": failed} if failed else {}, 0, 0, 0, 0)
-    return Stage(
-        name="one",
-        kind="poisson",
-        books=books,
-        window=Window(0, 10, books, completed),
+    return handmade.stage(
+        "one",
+        Window(0, 10, handmade.books(completed + failed, failed), completed),
         throughput=Throughput(1, 1, 1, *goodput),
-        concurrency=Concurrency(1, 1),
         latency_seconds=Latencies(ttft=ttft, **latencies),
-        tokens=Tokens("usage"),
         stationary=Stationary("stable", ""),
-        short=0,
-        ended_by="duration",
         attainment=attainment,
     )
 

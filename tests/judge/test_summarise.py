@@ -7,13 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from loadgen.judge.stages import StagesSoFar
 from loadgen.judge.summarise import summarise
 from loadgen.measure.aggregate import StageMeter
 from loadgen.measure.journal import FOLDER, RunEnd, RunHeader, StageEnd, WorkerDeath, WorkerOpened, WorkerStats
 from loadgen.measure.outcome import CANCELLED, COMPLETED, DROPPED, FAILED, LOST, TIMEOUT, UNFINISHED, Outcome
 from loadgen.measure.recorder import Recorder
 from loadgen.profile.slo import Slo
-from loadgen.summary.stage import KILLED, StagesSoFar
+from loadgen.summary.stage import KILLED
 from loadgen.summary.summary import Stage, Summary, TargetStart
 from loadgen.units import NS_PER_MS, NS_PER_SECOND, Duration
 

@@ -1,7 +1,9 @@
 """The producer's bargain with slow workers: the schedule is kept, and what finds no credit is told apart."""
 
+import anyio
 import pytest
 
+from loadgen.load.producer import AutoResetEvent
 from loadgen.profile import Constant, Fixed, Profile, SimTarget, Workers, Workload
 from loadgen.sim.config import SimFaults
 from loadgen.units import NS_PER_SECOND, Duration, Rate
@@ -51,3 +53,54 @@ def test_a_slow_start_of_the_credits_does_not_thin_the_load(run_virtually):
     (stage,) = run_virtually(profile(load, answer_seconds=0.01, max_inflight=4096)).stages
     assert stage.books.completed == stage.books.intended == 6000
     assert stage.latency_seconds.queued.max == 0
+
+
+# --- an event that resets itself --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.anyio
+async def test_one_wait_ends_at_whatever_happens_first() -> None:
+    wake, once, often = AutoResetEvent(), anyio.Event(), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wake.set_after, once.wait)
+        tasks.start_soon(wake.set_after, often.wait)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.move_on_after(0) as early:
+            await wake.wait()
+        assert early.cancelled_caught
+        often.set()
+        with anyio.fail_after(5):
+            await wake.wait()
+        once.set()
+        with anyio.fail_after(5):
+            await wake.wait()
+
+
+@pytest.mark.anyio
+async def test_what_rang_before_the_wait_is_heard_once() -> None:
+    wake = AutoResetEvent()
+    await wake.set_after(anyio.lowlevel.checkpoint)
+    await wake.set_after(anyio.lowlevel.checkpoint)
+    with anyio.fail_after(5):
+        await wake.wait()
+    with anyio.move_on_after(0) as second:
+        await wake.wait()
+    assert second.cancelled_caught
+
+
+@pytest.mark.anyio
+async def test_what_happens_again_rings_again() -> None:
+    send, receive = anyio.create_memory_object_stream[None](0)
+    wake = AutoResetEvent()
+    async with send, receive, anyio.create_task_group() as tasks:
+        tasks.start_soon(wake.set_after_each, receive.receive)
+        for _ in range(3):
+            await send.send(None)
+            with anyio.fail_after(5):
+                await wake.wait()
+        tasks.cancel_scope.cancel()

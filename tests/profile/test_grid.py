@@ -5,11 +5,10 @@ import tomli_w
 from msgspec.structs import replace
 
 from loadgen.errors import ProfileError
-from loadgen.profile import Concurrency, HttpTarget, Poisson, Profile, Ramp, Saturate, Steps, StopWhen, SweepAxis
+from loadgen.profile import HttpTarget, Poisson, Profile, Ramp, Saturate, Steps, StopWhen, SweepAxis
 from loadgen.profile.decoding import DecodingError
 from loadgen.profile.file import load_profile
 from loadgen.profile.grid import grid_points
-from loadgen.runner.requirements import check_environment, slot_faults
 from loadgen.search.program import planned
 from loadgen.units import NS_PER_SECOND, Duration, Rate
 
@@ -131,31 +130,6 @@ def test_a_secret_among_swept_values_is_refused_in_one_line_that_does_not_show_i
     (fault,) = refused.value.faults
     assert fault.startswith("sweep[0]")
     assert "hunter2" not in fault
-
-
-def test_what_any_point_of_a_grid_needs_of_the_environment_is_looked_for(tmp_path: Path) -> None:
-    rows = tmp_path / "there.jsonl"
-    rows.write_text('{"prompt": "hello"}')
-    (tmp_path / "profile.toml").write_text(
-        '[workload]\nsource = "dataset"\ndataset = { path = "there.jsonl" }\n'
-        '[load]\nkind = "offline"\nrequests = 1\n'
-        '[[sweep]]\nkey = "workload.dataset.path"\nvalues = ["there.jsonl", "missing.jsonl"]\n'
-    )
-    profile = load_profile(str(tmp_path / "profile.toml"))
-    # Like the path of a dataset, swept ones are those beside the profile's file.
-    assert [one.profile.workload.dataset.path for one in grid_points(profile)] == [
-        str(rows), str(tmp_path / "missing.jsonl"),
-    ]  # fmt: skip
-    (fault,) = check_environment(profile)
-    assert "missing.jsonl" in fault
-
-
-def test_slots_are_held_against_those_of_the_same_point() -> None:
-    load = Concurrency(concurrency=50, duration=Duration(NS_PER_SECOND))
-    (fault,) = slot_faults(grid(("workers.max_inflight", (10, 100)), load=load))
-    assert fault.startswith("workers.max_inflight = 10")
-    both = grid(("workers.max_inflight", (10, 100)), ("load.concurrency", (5, 10)), load=load)
-    assert slot_faults(both) == []
 
 
 def test_a_long_value_or_one_of_several_lines_is_named_by_its_beginning_and_its_place() -> None:

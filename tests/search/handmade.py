@@ -1,8 +1,9 @@
-"""Measured stages, made by hand: what a search is sent, without a target."""
+"""Stages made by hand as a search asks for them: what it is sent, without a target."""
 
 from loadgen.load.stages import StagePlan
 from loadgen.measure.outcome import Books
-from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Tokens, Window
+from loadgen.summary.summary import Latencies, Latency, Stage, Stationary, Throughput, Window
+from tests import handmade
 
 
 def latency(
@@ -19,12 +20,6 @@ def latency(
     )  # fmt: skip
 
 
-def books(intended: int = 10_000, failed: int = 0, dropped: int = 0) -> Books:
-    """All others completed."""
-    kinds = {"http_503": failed} if failed else {}
-    return Books(intended, intended - failed - dropped, kinds, 0, dropped, 0, 0)
-
-
 def stage(
     plan: StagePlan | None = None,
     *,
@@ -39,24 +34,19 @@ def stage(
     rate: float | None = 100.0,
 ) -> Stage:
     """A stage of a plan, or else of a rate: `seconds` long, which completed what it was offered unless told."""
-    counted = counted or books()
+    counted = counted or handmade.books()
     if plan is not None:
         rate = plan.offered_rate
     mean = None if service is None else latency(service, service, service)
     if mean is not None:
         mean = Latency(**{**{name: getattr(mean, name) for name in mean.__struct_fields__}, "mean": service or 0.0})
-    return Stage(
-        name="by hand" if plan is None else plan.name,
+    return handmade.stage(
+        "by hand" if plan is None else plan.name,
+        Window(0.0, seconds, counted, counted.intended),
         kind="poisson" if plan is None else plan.kind,
-        books=counted,
-        window=Window(0.0, seconds, counted, counted.intended),
         throughput=Throughput(counted.completed / seconds if completed is None else completed, 0.0, 0.0),
-        concurrency=Concurrency(1.0, 1),
         latency_seconds=Latencies(ttft=ttft, service=mean),
-        tokens=Tokens("usage"),
         stationary=Stationary(verdict, "as told by hand", growing),
-        short=0,
-        ended_by="duration",
         offered_rate=rate,
         intended_concurrency=None if plan is None else plan.concurrency,
         purpose=None if plan is None else plan.purpose,

@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measure.outcome import Books
 from loadgen.profile.slo import PERCENTILES
 from loadgen.statistics.confidence import widened_ranks
 from loadgen.statistics.histogram import ceiling_rank
 from loadgen.statistics.stationarity import Flow, judge
-from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Tokens, Window
+from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Window
+from tests import handmade
 
 Floats = NDArray[np.float64]
 
@@ -105,15 +105,17 @@ def run_probe(
         seconds = end - start
         intervals = max(1, round(seconds / step))
         places = np.minimum((arrived[first:last] - start) // step, intervals - 1).astype(np.int64)
-        books = Books(int(last - first), int(last - first), {}, 0, 0, 0, 0)
+        books = handmade.books(int(last - first))
         completed = float(((departed >= start) & (departed < end)).sum()) / seconds
-        return Stage(
-            name="probe", kind="poisson", books=books, window=Window(start, seconds, books, books.intended),
-            throughput=Throughput(completed, 0.0, 0.0), concurrency=Concurrency(flow.mean_in_flight, 0),
+        return handmade.stage(
+            "probe",
+            Window(start, seconds, books, books.intended),
+            throughput=Throughput(completed, 0.0, 0.0),
+            concurrency=Concurrency(flow.mean_in_flight, 0),
             latency_seconds=Latencies(**{latency: _latency(values[first:last], places, intervals, percentile)}),
-            tokens=Tokens("usage"), stationary=Stationary(str(judged.stability), judged.reason, judged.growing),
-            short=0, ended_by="duration", offered_rate=rate,
-        )  # fmt: skip
+            stationary=Stationary(str(judged.stability), judged.reason, judged.growing),
+            offered_rate=rate,
+        )
 
     look = first_look
     while look < length:

@@ -13,7 +13,8 @@ from loadgen.search.probe import decided
 from loadgen.sim.config import SimConfig
 from loadgen.summary.summary import SearchPoint, SearchResult, Stage
 from loadgen.units import NS_PER_MS, Duration
-from tests.search.handmade import books, latency, stage
+from tests.handmade import books
+from tests.search.handmade import latency, stage
 from tests.search.queue_sim import run_stage
 
 SLO = Slo(ttft={"p99": Duration(100 * NS_PER_MS)})

@@ -6,7 +6,8 @@ import pytest
 from loadgen.profile.slo import PERCENTILES, Slo
 from loadgen.search.probe import decided, probe
 from loadgen.units import NS_PER_MS, NS_PER_SECOND, Duration, Rate
-from tests.search.handmade import books, latency, stage
+from tests.handmade import books
+from tests.search.handmade import latency, stage
 from tests.search.markov_queue import beyond, run_probe, simulate, true_percentile, waiting_probability
 
 TTFT_P99_100MS = Slo(ttft={"p99": Duration(100 * NS_PER_MS)})

@@ -16,7 +16,8 @@ from loadgen.sim.config import SimConfig
 from loadgen.sim.engine.capacity import capacity
 from loadgen.summary.summary import SearchPoint, SearchResult, Stage
 from loadgen.units import NS_PER_MS, Duration, Rate
-from tests.search.handmade import books, latency, stage
+from tests.handmade import books
+from tests.search.handmade import latency, stage
 from tests.search.queue_sim import run_stage
 
 SLO = Slo(ttft={"p99": Duration(100 * NS_PER_MS)})

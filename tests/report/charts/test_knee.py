@@ -6,28 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.measure.outcome import Books
 from loadgen.report.charts.knee import knee, latency_knee
-from loadgen.summary.summary import Concurrency, Latencies, Latency, Stage, Stationary, Throughput, Tokens, Window
+from loadgen.summary.summary import Latencies, Latency, Stage, Stationary, Throughput, Window
+from tests import handmade
 
 
 def stage(rate: float | None, response: float | None, count: int = 20_000) -> Stage:
     """A stage at this rate whose p99 response time is this, and 1 s at the other percentiles."""
-    books = Books(count, count, {}, 0, 0, 0, 0)
     values: dict[str, Any] = {"mean": 1.0, "stddev": 0.0, "min": 1.0, "max": 1.0, "p50": 1.0, "p90": 1.0, "p95": 1.0}
     latency = None if response is None else Latency(count=count, p99=response, p99_9=1.0, **values)
-    return Stage(
-        name=f"poisson {rate}/s",
-        kind="poisson",
-        books=books,
-        window=Window(0.0, 60.0, books, count),
+    return handmade.stage(
+        f"poisson {rate}/s",
+        Window(0.0, 60.0, handmade.books(count), count),
         throughput=Throughput(1.0, 1.0, 1.0),
-        concurrency=Concurrency(1.0, 1),
         latency_seconds=Latencies(response=latency),
-        tokens=Tokens("usage"),
         stationary=Stationary("stable", "as many ended as arrived"),
-        short=0,
-        ended_by="duration",
         offered_rate=rate,
     )
 

@@ -1,0 +1,3 @@
+"""Tests of this room write files: each runs in an empty folder of its own."""
+
+from tests.profile.reading import folder as folder
