@@ -10,9 +10,7 @@ from loadgen.judge.verdict import generator_faults
 from loadgen.measure.run_journal import RunJournal, read_overview
 from loadgen.summary.interim import InterimLook
 from loadgen.summary.stage import Measured, measure
-from loadgen.summary.summary import (
-    Stage,
-)
+from loadgen.summary.summary import Stage
 
 
 class StagesSoFar(Sequence[Stage]):

@@ -6,18 +6,11 @@ import msgspec
 
 from loadgen.profile.decoding import Positive, Table
 from loadgen.profile.kinds import kinds_with
-from loadgen.profile.load import (
-    Load,
-    Ramp,
-    Steps,
-    StopWhen,
-)
+from loadgen.profile.load import Load, Ramp, Steps, StopWhen
 from loadgen.profile.output import Output
 from loadgen.profile.slo import Slo
 from loadgen.profile.target import EngineTarget, SimTarget, Target
-from loadgen.profile.workload import (
-    Workload,
-)
+from loadgen.profile.workload import Workload
 from loadgen.units import NS_PER_MS, Duration
 
 

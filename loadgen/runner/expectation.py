@@ -8,17 +8,7 @@ from msgspec.structs import replace
 
 from loadgen.load.arrivals import expected as expected_arrivals
 from loadgen.load.stages import StagePlan
-from loadgen.profile import (
-    KINDS,
-    Audio,
-    EngineTarget,
-    Images,
-    Load,
-    Profile,
-    Saturate,
-    Sweep,
-    Workload,
-)
+from loadgen.profile import KINDS, Audio, EngineTarget, Images, Load, Profile, Saturate, Sweep, Workload
 from loadgen.profile.decoding import encode
 from loadgen.profile.grid import with_settings
 from loadgen.search.program import planned

@@ -18,16 +18,7 @@ from loadgen.summary.attainment import attained
 from loadgen.summary.counts import StageCounts
 from loadgen.summary.interim import InterimLook
 from loadgen.summary.latencies import LOOP_LAG, StageLatencies
-from loadgen.summary.summary import (
-    Accuracy,
-    Items,
-    Latency,
-    Stage,
-    Stationary,
-    Throughput,
-    Tokens,
-    Window,
-)
+from loadgen.summary.summary import Accuracy, Items, Latency, Stage, Stationary, Throughput, Tokens, Window
 from loadgen.summary.timeline import series_of
 from loadgen.summary.window import Span, choose_window, concurrency, stationarity
 from loadgen.units import NS_PER_SECOND

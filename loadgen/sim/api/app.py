@@ -10,8 +10,7 @@ from loadgen.clock import Clock
 from loadgen.sim.api.exposition import Exposition
 from loadgen.sim.api.generating import GeneratingRoutes
 from loadgen.sim.api.pooling import PoolingRoutes
-from loadgen.sim.api.protocol import ApiError
-from loadgen.sim.api.replies import body_reply, json_reply
+from loadgen.sim.api.protocol import ApiError, body_reply, json_reply
 from loadgen.sim.api.service import Service
 from loadgen.sim.api.tokenizing import TokenizingRoutes
 from loadgen.sim.config import SimConfig, SimFaults

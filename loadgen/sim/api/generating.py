@@ -5,8 +5,7 @@ from aiohttp import web
 from loadgen.sim.api.answers import Answer
 from loadgen.sim.api.completions import read_chat, read_completion
 from loadgen.sim.api.messages import MessageAnswer, count_tokens, message_error, read_message
-from loadgen.sim.api.protocol import ApiError
-from loadgen.sim.api.replies import body_reply, json_reply
+from loadgen.sim.api.protocol import ApiError, body_reply, json_reply
 from loadgen.sim.api.responses import ResponseAnswer, read_response
 from loadgen.sim.api.service import Service
 from loadgen.sim.api.transcription import TranscriptionAnswer, read_transcription

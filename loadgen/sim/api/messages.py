@@ -5,8 +5,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from loadgen.sim.api.generation import Generation, Wish, settle
-from loadgen.sim.api.protocol import ApiError, check_model, decode_body
-from loadgen.sim.api.replies import named_event
+from loadgen.sim.api.protocol import ApiError, check_model, decode_body, named_event
 from loadgen.sim.config import SimConfig
 from loadgen.sim.model.conversation import Message, Prompt, TextBlock, prompt_of_chat
 from loadgen.sim.model.language import Words

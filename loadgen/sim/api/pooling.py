@@ -13,8 +13,7 @@ import msgspec
 from aiohttp import web
 
 from loadgen.sim.api.generation import check_prompt
-from loadgen.sim.api.protocol import ApiError, TokenId, check_model, decode_body
-from loadgen.sim.api.replies import json_reply
+from loadgen.sim.api.protocol import ApiError, TokenId, check_model, decode_body, json_reply
 from loadgen.sim.api.service import Service
 from loadgen.sim.model.conversation import Message, Prompt, prompt_of_chat, prompt_of_ids, prompt_of_text
 from loadgen.sim.model.language import EMBEDDING_SIZE, embed, similarity

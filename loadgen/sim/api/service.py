@@ -11,8 +11,7 @@ from aiohttp import web
 from loadgen.clock import Clock, MonotonicClock
 from loadgen.sim.api.faults import Fate, Fates, failure
 from loadgen.sim.api.generation import Generation
-from loadgen.sim.api.protocol import refuse_fields
-from loadgen.sim.api.replies import EVENT_STREAM, body_reply, disconnect, until_disconnected
+from loadgen.sim.api.protocol import EVENT_STREAM, body_reply, disconnect, refuse_fields, until_disconnected
 from loadgen.sim.config import SimConfig, SimFaults
 from loadgen.sim.engine.engine import Engine
 from loadgen.sim.engine.statistics import ConcurrencyMeter

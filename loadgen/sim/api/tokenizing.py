@@ -5,8 +5,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from loadgen.sim.api.protocol import ApiError, TokenId, check_model, decode_body
-from loadgen.sim.api.replies import json_reply
+from loadgen.sim.api.protocol import ApiError, TokenId, check_model, decode_body, json_reply
 from loadgen.sim.config import SimConfig
 from loadgen.sim.model import tokenizer
 from loadgen.sim.model.conversation import Message, prompt_of_chat
