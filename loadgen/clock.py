@@ -8,12 +8,16 @@ import ctypes
 import os
 import sys
 import time
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from loadgen.units import NS_PER_SECOND
+
+T = TypeVar("T")
 
 _TFD_TIMER_ABSTIME: Final = 1
 
@@ -43,6 +47,10 @@ class Clock(Protocol):
     def timer(self) -> ReleaseTimer:
         """A new timer of the best accuracy that the clock has."""
 
+    async def beside(self, work: Callable[[], T]) -> T:
+        """The result of work that takes long and has no wait in it: in real time done beside the loop, in a thread, and
+        given up when the wait for it is cancelled; in virtual time, where it takes none, done at once."""
+
 
 class LoopClock:
     """The event loop's own time; virtual under trio's autojump clock."""
@@ -56,6 +64,9 @@ class LoopClock:
     def timer(self) -> ReleaseTimer:
         return _LoopTimer(self)
 
+    async def beside(self, work: Callable[[], T]) -> T:
+        return work()
+
 
 class MonotonicClock:
     """CLOCK_MONOTONIC: one clock for all processes of a machine."""
@@ -68,6 +79,9 @@ class MonotonicClock:
 
     def timer(self) -> ReleaseTimer:
         return TimerFd() if sys.platform == "linux" else _LoopTimer(self)
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 async def _sleep_until(clock: Clock, instant_ns: int) -> None:

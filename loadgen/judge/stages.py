@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from typing import overload
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ class StagesSoFar(Sequence[Stage]):
         self._directory = directory
         self._measured: list[Measured] = []
         self._lowest: float | None = None
+        self._measuring = Lock()
 
     def __len__(self) -> int:
         return self.ended
@@ -36,10 +38,11 @@ class StagesSoFar(Sequence[Stage]):
 
     def measured(self, run: RunJournal) -> list[Measured]:
         """All of them, with what a verdict needs."""
-        for meta in run.metas[len(self._measured) : self.ended]:
-            one = _judged(measure(self._directory, run, meta, self._lowest))
-            self._lowest = one.lowest_service_seconds
-            self._measured.append(one)
+        with self._measuring:  # a look may do it in a thread of its own
+            for meta in run.metas[len(self._measured) : self.ended]:
+                one = _judged(measure(self._directory, run, meta, self._lowest))
+                self._lowest = one.lowest_service_seconds
+                self._measured.append(one)
         return self._measured
 
     def look(self, at: InterimLook, number: int) -> Stage | None:

@@ -189,7 +189,7 @@ class StageEnd(_Entry, frozen=True):
     stop_ns: the instant at which its arrivals ended, which ends its window.
     intended: how many requests it had.
     ended_by: `duration`, `requests`, `decided`, `stop_when`, `max_time`, `interrupted`, `abort_when` or `failure`.
-    parent_cpu: the parent's share of one core during the stage, where known.
+    parent_cpu: the parent's share of one core in its busiest second during the arrivals, where there was one.
     reason: in words, where there is more to say.
     """
 

@@ -318,9 +318,12 @@ def _changed(began: RunHeader, now: RunHeader) -> list[str]:
 
 
 def processes_for(profile: Profile, plans: tuple[StagePlan, ...] | None) -> int:
-    """The number of worker processes of a run. `plans` is None for a search, which may need all that there can be."""
+    """The number of worker processes of a run: never more than the most slots that one of its stages has.
+
+    `plans` is None for a search, which may need all that there can be.
+    """
     known = plans or ()
-    slots = min(profile.workers.max_inflight, min((p.concurrency for p in known if p.concurrency), default=1 << 30))
+    slots = min(profile.workers.max_inflight, max((p.concurrency for p in known if p.concurrency), default=1 << 30))
     if profile.workers.processes != "auto":
         return min(profile.workers.processes, slots)
     if isinstance(profile.target, EngineTarget):

@@ -11,6 +11,7 @@ from loadgen.load.stages import StagePlan
 from loadgen.profile import KINDS, Audio, EngineTarget, Images, Load, Profile, Saturate, Sweep, Workload
 from loadgen.profile.decoding import encode
 from loadgen.profile.grid import with_settings
+from loadgen.runner.execution import processes_for
 from loadgen.search.program import planned
 from loadgen.workload.dataset import Row, read_rows
 from loadgen.workload.lengths import mean_output, mean_prompt
@@ -150,13 +151,11 @@ def _search(load: Load) -> str | None:
 
 
 def _engines(profile: Profile, plans: tuple[StagePlan, ...]) -> EnginesExpectation | None:
-    """As many as there are workers: one where the profile does not say, and never more than there are slots."""
-    target, processes = profile.target, profile.workers.processes
+    """As many as there are workers."""
+    target = profile.target
     if not isinstance(target, EngineTarget):
         return None
-    slots = [profile.workers.max_inflight, *(plan.concurrency for plan in plans if plan.concurrency)]
-    count = 1 if processes == "auto" else min(processes, *slots)
-    return EnginesExpectation(count=count, model=target.model, args=target.engine_args)
+    return EnginesExpectation(count=processes_for(profile, plans), model=target.model, args=target.engine_args)
 
 
 def _stage(plan: StagePlan) -> StageExpectation:

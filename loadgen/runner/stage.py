@@ -1,11 +1,12 @@
 """One stage of a run: announced, produced, looked at on its way, stopped, drained, and its books closed."""
 
+from functools import partial
 from typing import Any, Final
 
 import anyio
 import msgspec
 
-from loadgen.clock import Clock
+from loadgen.clock import Clock, MonotonicClock
 from loadgen.judge.stages import StagesSoFar
 from loadgen.load.arrivals import Schedule
 from loadgen.load.halt import Halt
@@ -23,6 +24,7 @@ from loadgen.units import NS_PER_MS, NS_PER_SECOND
 from loadgen.workers.messages import StageStart, Stop
 from loadgen.workers.pool import Pool
 from loadgen.workers.sizing import slot_shares
+from loadgen.workers.vitals import BusiestSecond
 
 LEAD_NS: Final = 100 * NS_PER_MS
 """From the start of a stage to its first possible arrival: time for the workers to learn of it."""
@@ -73,6 +75,7 @@ class StageRunner:
         self._clock = context.clock
         self._recorder = context.recorder
         self._cancelled = False
+        self._cpu = BusiestSecond()
 
     async def run(self, origin_ns: int, schedule: Schedule | None) -> None:
         """Run from a little before `origin_ns` until nothing of the stage is left anywhere."""
@@ -106,6 +109,7 @@ class StageRunner:
                 ended.stop_ns,
                 intended,
                 "interrupted" if self._cancelled else ended.ended_by,
+                parent_cpu=self._cpu.share,
                 reason=self._halt.message,
             )
         )
@@ -170,7 +174,9 @@ class StageRunner:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def _watch(self, tasks: anyio.abc.TaskGroup, origin_ns: int, schedule: Schedule | None) -> None:
-        """Start whatever may end the arrivals of this stage early."""
+        """Start whatever may end the arrivals of this stage early, and what watches the parent meanwhile."""
+        if isinstance(self._clock, MonotonicClock):  # of virtual seconds CPU time says nothing
+            tasks.start_soon(self._cpu.watch, self._clock)
         if self._plan.abort_when is not None:
             tasks.start_soon(self._abort_when_failing)
         if self._context.deadline_ns is not None:
@@ -200,7 +206,7 @@ class StageRunner:
         after_ns = self._plan.first_look_ns
         while True:
             await self._clock.sleep_until(origin_ns + after_ns)
-            seen = self._look(schedule)
+            seen = await self._look(schedule)
             if seen is not None and decided(self._slo, seen):
                 self._halt.ask("decided")
                 return
@@ -213,14 +219,14 @@ class StageRunner:
         while True:
             # Each look reads the whole stage: as it grows, looks become rarer.
             await self._clock.sleep_until(now_ns)
-            seen = self._look(schedule, stretch_ns)
+            seen = await self._look(schedule, stretch_ns)
             reason = None if seen is None else stop_reason(rule, self._slo, load, seen)
             if reason is not None:
                 self._halt.ask("stop_when", reason)
                 return
             now_ns = self._clock.now_ns() + max(_LOOK_EVERY_NS, (self._clock.now_ns() - origin_ns) // _STRETCHES)
 
-    def _look(self, schedule: Schedule | None, stretch_ns: int | None = None) -> Stage | None:
+    async def _look(self, schedule: Schedule | None, stretch_ns: int | None = None) -> Stage | None:
         now_ns = self._clock.now_ns()
         unended = [self._pool.oldest_ns(self._number), None if schedule is None else schedule.next_ns]
         at = InterimLook(
@@ -230,4 +236,5 @@ class StageRunner:
             arrivals_by=None if schedule is None or self._plan.overflow == "drop" else schedule.intended_by,
             stretch_ns=stretch_ns,
         )
-        return self._context.so_far.look(at, self._number)
+        # It reads all that was measured of the stage, which may take a second, and the producer cannot wait for it.
+        return await self._clock.beside(partial(self._context.so_far.look, at, self._number))

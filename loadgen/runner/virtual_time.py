@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from loadgen.clock import ReleaseTimer
+from loadgen.clock import ReleaseTimer, T
 from loadgen.units import NS_PER_SECOND
 
 Result = TypeVar("Result")
@@ -110,6 +110,9 @@ class VirtualClock:
 
     def timer(self) -> ReleaseTimer:
         return _VirtualTimer(self._loop)
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        return work()
 
 
 class _VirtualTimer:

@@ -104,6 +104,7 @@ class Pool:
         self._patience = patience
         self._stages: dict[int, Callable[[int, int], StageStart]] = {}
         self._stop_messages: dict[int, Stop] = {}
+        self._begun = False
         self._finishing = False
         self._changed = anyio.Event()
         self._returned = anyio.Event()
@@ -127,13 +128,15 @@ class Pool:
     async def running(self) -> AsyncIterator["Pool"]:
         """Start all workers and wait until each has opened its target; end them all with the context.
 
-        Raises TargetError where a target cannot be opened and RunFailure where a worker does not start.
+        Raises TargetError where a target cannot be opened, and RunFailure where a worker does not start, or has used up
+        its restarts while others still open their targets.
         """
         async with anyio.create_task_group() as tasks:
             for worker in range(self.size):
                 tasks.start_soon(self._supervise, worker)
             while len(self.ports) < self.size:  # each supervisor has a deadline of its own
                 await self.changed()
+            self._begun = True
             yield self
             await self._finish(tasks)
 
@@ -224,6 +227,8 @@ class Pool:
                 self.ports = [port for port in self.ports if port.worker != worker]
                 self._notify()
                 return
+        if not self._begun:  # nothing is lost yet, and a load without this worker's share would be another load
+            raise RunFailure(f"worker {worker} died more often than workers.max_restarts allows, before the load began")
         self._alive -= 1
         if self._alive == 0:
             self._fail("no worker is left: each died more often than workers.max_restarts allows")

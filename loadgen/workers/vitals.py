@@ -1,18 +1,38 @@
-"""What a worker process costs: CPU, memory and the pauses of Python's garbage collector."""
+"""What the processes of the generator cost: CPU, memory and the pauses of Python's garbage collector."""
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psutil
 
+from loadgen.clock import Clock
 from loadgen.measure.journal import WorkerStats
+from loadgen.units import NS_PER_SECOND
 from loadgen.workers.dispatch import Dispatcher
 
 
+class BusiestSecond:
+    """The share of a core that this process used in its busiest second: it may be idle otherwise, and late in that."""
+
+    def __init__(self, cpu_ns: Callable[[], int] = time.process_time_ns) -> None:
+        self.share: float | None = None
+        """None before the first second is over."""
+        self._cpu_ns = cpu_ns
+
+    async def watch(self, clock: Clock) -> None:
+        """Measure until cancelled."""
+        now_ns, cpu_ns = clock.now_ns(), self._cpu_ns()
+        while True:
+            await clock.sleep_until(now_ns + NS_PER_SECOND)
+            before_ns, before_cpu_ns = now_ns, cpu_ns
+            now_ns, cpu_ns = clock.now_ns(), self._cpu_ns()
+            self.share = max(self.share or 0.0, (cpu_ns - before_cpu_ns) / (now_ns - before_ns))
+
+
 class Vitals:
-    """Measures this process from `began_ns` on."""
+    """Measures this process, a worker, from `began_ns` on."""
 
     def __init__(self, worker: int, began_ns: int) -> None:
         self._worker = worker

@@ -143,7 +143,11 @@ def test_without_any_of_it_nothing_is_on_top() -> None:
         ({}, OFFLINE, 1),  # "auto" builds one
         ({"processes": 3}, OFFLINE, 3),
         ({"processes": 3, "max_inflight": 2}, OFFLINE, 2),
-        ({"processes": 3}, {"kind": "sweep", "concurrency": [8, 2], "requests": 9}, 2),
+        (
+            {"processes": 3},
+            {"kind": "sweep", "concurrency": [8, 2], "requests": 9},
+            3,
+        ),  # the stage of two slots leaves one idle
     ],
 )
 def test_there_are_as_many_engines_as_workers(workers: dict[str, Any], load: dict[str, Any], count: int) -> None:

@@ -227,7 +227,7 @@ def test_a_grid_over_the_engines_settings_has_an_engine_for_each_point(simulated
 
 
 @pytest.fixture
-def run_course(tmp_path: Path) -> Callable[..., Summary]:
+def run_profile(tmp_path: Path) -> Callable[..., Summary]:
     """Run a profile in a folder, interrupted at an instant of virtual time if one is given, or go on with it."""
 
     def run(profile: Profile, folder: str, interrupted_at: float | None = None, *, resume: bool = False) -> Summary:
@@ -256,14 +256,14 @@ def run_course(tmp_path: Path) -> Callable[..., Summary]:
 
 
 @pytest.mark.parametrize("load", [Saturate(), Sweep(points=3, duration=seconds(30))], ids=["saturate", "sweep"])
-def test_a_search_that_was_interrupted_is_gone_on_with_to_the_same_answer(run_course, load):
+def test_a_search_that_was_interrupted_is_gone_on_with_to_the_same_answer(run_profile, load):
     asked = profile(load)
-    whole = run_course(asked, "whole")
-    cut = run_course(asked, "cut", interrupted_at=25)
+    whole = run_profile(asked, "whole")
+    cut = run_profile(asked, "cut", interrupted_at=25)
     assert cut.interrupted
     assert 1 < len(cut.stages) < len(whole.stages)
     assert found(cut).ended_by == "interrupted"
-    resumed = run_course(asked, "cut", resume=True)
+    resumed = run_profile(asked, "cut", resume=True)
     assert found(resumed) == found(whole)
     assert [stage.books for stage in resumed.stages] == [stage.books for stage in whole.stages]
 

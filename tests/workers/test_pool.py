@@ -6,7 +6,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from loadgen.errors import ExitCode, LoadgenError, TargetError, innermost
+from loadgen.errors import ExitCode, LoadgenError, RunFailure, TargetError, innermost, one_failure
 from loadgen.profile import Concurrency, Constant, Fixed, Offline, Profile, SimTarget, Workers, Workload
 from loadgen.sim.config import SimFaults
 from loadgen.targets import kinds
@@ -422,3 +422,18 @@ def test_what_a_worker_sent_before_it_learnt_of_the_stop_was_intended_after_all(
     # The stage begins at 0.1 s. To the stop, which is heeded within 0.1 s, 493 to 503 are due; in the 0.2 s until the
     # worker learns of it 20 more are sent.
     assert 513 <= stage.books.completed == stage.books.intended <= 524
+
+
+# --- before the load begins -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opening_seconds", [2.0, 100.0], ids=["soon", "late"])
+def test_a_worker_that_dies_for_good_before_the_load_begins_fails_the_run_and_leaves_nobody_waiting(
+    run_virtually, live, opening_seconds
+):
+    # The first worker is there at once, dies at 1.05 s, and may not start again; the other one still opens its target.
+    live([1.05], start_seconds=opening_seconds)
+    why = r"worker 0 died more often than workers\.max_restarts allows, before the load began"
+    with pytest.raises(RunFailure, match=why) as caught, one_failure():
+        run_virtually(profile(LOADS[0], processes=2, max_restarts=0))
+    assert caught.value.exit_code == ExitCode.INVALID
