@@ -13,7 +13,7 @@ import msgspec
 from loadgen.clock import Clock
 from loadgen.errors import TargetError
 from loadgen.measure.outcome import Exchange
-from loadgen.processes import end_process
+from loadgen.processes import end_process, in_own_group
 from loadgen.profile import HttpTarget, SimTarget, Workload
 from loadgen.sim.api.server import ServerSettings
 from loadgen.sim.engine.driver import make_engine
@@ -106,11 +106,10 @@ async def embedded_server(target: SimTarget) -> AsyncIterator[HttpTarget]:
     settings = ServerSettings(config=target.engine, faults=target.faults)
     with tempfile.TemporaryFile() as errors:
         process = await anyio.open_process(
-            [sys.executable, "-m", "loadgen.sim.api.server"],
+            in_own_group([sys.executable, "-m", "loadgen.sim.api.server"]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,
         )
         try:
             assert process.stdin is not None

@@ -24,7 +24,7 @@ from anyio.streams.stapled import MultiListener
 
 from loadgen.clock import Clock
 from loadgen.errors import RunFailure, one_failure
-from loadgen.processes import end_family, end_process, how_it_ended
+from loadgen.processes import end_family, end_process, how_it_ended, in_own_group
 from loadgen.targets.engine.opening import LOG_ENV
 from loadgen.targets.kinds import Opener, open_target
 from loadgen.workers.channel import Channel, ChannelClosed, SocketChannel, memory_channels
@@ -173,12 +173,11 @@ class LocalLauncher:
         }
         with log.open("ab") as output:
             return await anyio.open_process(
-                self._command,
+                in_own_group(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=environment,
-                start_new_session=True,  # a Ctrl-C of the terminal reaches the parent alone
             )
 
     async def _hello_of(self, worker: int, process: Process, log: Path, lines: int) -> Channel:

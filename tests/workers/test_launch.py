@@ -135,6 +135,15 @@ async def test_a_worker_without_an_engine_gets_none_of_it(launcher, tmp_path):
         assert not ours & environment_of(tmp_path).keys()
 
 
+@pytest.mark.parametrize("placement", [Placement(), Placement(engine=True)], ids=["http", "engine"])
+async def test_a_worker_begins_a_process_group_but_no_session(launcher, placement):
+    # The group keeps the terminal's Ctrl-C from it. In a session of its own Linux would give it a share of the CPUs of
+    # its own, smaller than its part of the parent's beside a server that is busy.
+    async with launcher("obliging", placement) as local, local.launch(0) as incarnation:
+        assert os.getpgid(incarnation.pid) == incarnation.pid
+        assert os.getsid(incarnation.pid) == os.getsid(0)
+
+
 async def test_nothing_is_left_of_an_engine_whose_worker_was_killed(launcher, roll, tmp_path):
     async with launcher("kin", Placement(engine=True)) as local, local.launch(0) as incarnation:
         pids = await signed(roll, "worker", "near", "apart")
