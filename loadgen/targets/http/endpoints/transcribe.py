@@ -42,7 +42,7 @@ def write_form(fields: dict[str, Any], request: Request) -> Written:
         b'Content-Disposition: form-data; name="%s"\r\n\r\n%s' % (name.encode(), _text(value).encode())
         for name, value in fields.items()
     ]
-    parts.append(_FILE + b"\r\n\r\n" + _sound(request))
+    parts.append(_FILE + b"\r\n\r\n" + sound_of(request))
     line = b"--" + boundary.encode()
     body = b"".join(line + b"\r\n" + part + b"\r\n" for part in parts) + line + b"--\r\n"
     return Written(body, f"multipart/form-data; boundary={boundary}")
@@ -55,7 +55,8 @@ def read_transcript(body: bytes, exchange: Exchange) -> None:
         decode_answer(body, _DECODER, exchange)
 
 
-def _sound(request: Request) -> bytes:
+def sound_of(request: Request) -> bytes:
+    """The file of the one sound of a request. Raises ValueError where there is none."""
     for message in request.messages or ():
         for part in message.content:
             if isinstance(part, Audio) and isinstance(part.source, bytes):
