@@ -31,7 +31,7 @@ def ran(folder: Path, model: Path, **keys: Any) -> tuple[Any, list[Record]]:
     arguments = [
         f"--set=target.engine_args.{name}={msgspec.json.encode(value).decode()}" for name, value in WHISPER.items()
     ]
-    own = {"workload__kind": "transcribe", "workload__audio__seconds": SECONDS, "output__records": True} | keys
+    own = {"workload__kind": "transcribe", "workload__audio__seconds": SECONDS, "output__texts": True} | keys
     options = ["--set=target.kind=engine", f"--set=target.model={model}", "--rate", "4", "--duration", "5s"]
     done = run(folder, "constant", *options, *arguments, *sets(load__warmup="0s", **own), timeout=240)
     assert done.exit_code in RAN, done.stdout + done.stderr
@@ -50,6 +50,7 @@ def test_a_run_of_transcriptions_has_a_real_time_factor_and_tokens(tiny_transcri
     # The tiny model speaks on until it is stopped. Its prompt says start, language, task, and that no times are wanted.
     assert {(record.output_tokens, record.finish_reason) for record in records} == {(TOKENS, "length")}
     assert {record.prompt_tokens for record in records} == {4}
+    assert all(record.text for record in records)
 
 
 def opening(model: Path, **workload: Any) -> Any:

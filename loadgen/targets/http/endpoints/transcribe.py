@@ -11,6 +11,7 @@ from loadgen.measure.outcome import Exchange
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.http.chunks import decode_answer, read_other
 from loadgen.targets.http.endpoints.endpoint import Endpoint, Written
+from loadgen.targets.http.texts import keep_text
 from loadgen.workload.request import Audio, Request
 
 _BOUNDARY_BYTES: Final = 16
@@ -51,8 +52,9 @@ def write_form(fields: dict[str, Any], request: Request) -> Written:
 def read_transcript(body: bytes, exchange: Exchange) -> None:
     """Read a transcript that was not streamed; of its tokens, and of why it ended, it tells nothing."""
     read_other(body, exchange)
-    if exchange.failure is None:
-        decode_answer(body, _DECODER, exchange)
+    answer = decode_answer(body, _DECODER, exchange) if exchange.failure is None else None
+    if answer is not None:
+        keep_text(exchange, answer.text)
 
 
 def sound_of(request: Request) -> bytes:
