@@ -91,6 +91,8 @@ class EngineSession:
         self._kind: EngineKind = engine_kind(workload)
         defaults, names = vllm_api.default_sampling(self._engine.vllm), vllm_api.sampling_names()
         self._sampling: Sampling = kind_sampling(workload, self._target, defaults, names)
+        for name in vllm_api.unread_values(self._tokenizer, self._sampling.template_fields):
+            raise LoadgenError(f"workload.body.chat_template_kwargs.{name}: the model's tokenizer takes no such value")
         self._hearing: Hearing | None = None
         if self._kind.hears:
             self._hearing = vllm_api.hearing_of(self._engine.vllm, workload.body.get("language"))

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import inspect
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,6 +12,9 @@ from loadgen.targets.engine.transcribe import Hearing
 
 _NOT_TO_SET: Final = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "detokenize"})
 """Fields of SamplingParams that are the caller's business, not a request's."""
+
+_FIRST_WITH_EFFORT: Final = 15
+"""The version of Mistral's tokenizers that takes `reasoning_effort`."""
 
 
 def require_vllm() -> None:
@@ -224,6 +227,15 @@ def writes_in_code(tokenizer: Any) -> bool:
     except Exception:  # whatever code can have against a template
         return True
     return bool(wrote != "by template")
+
+
+def unread_values(tokenizer: Any, names: Collection[str]) -> list[str]:
+    """Which of the values for templates a tokenizer is known to pass over: Mistral's takes none, but how hard to reason
+    in its later versions. vLLM's server refuses them, too."""
+    if not getattr(tokenizer, "IS_MISTRAL_TOKENIZER", False):
+        return []
+    read = ("reasoning_effort",) if tokenizer.version >= _FIRST_WITH_EFFORT else ()
+    return [name for name in names if name not in read]
 
 
 def chat_template_of(engine: Any, tokenizer: Any) -> str | None:
