@@ -1,6 +1,8 @@
 """Whole runs of the kinds of workload beyond chats, by their ready profiles against the embedded simulator."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ RATE, SECONDS = 10, 3
 
 def ran(folder: Path, kind: str, **keys: object) -> Ran:
     """The ready profile of this kind, shortened to 30 requests at equal gaps, with a line for each."""
-    own = sets(load__kind="constant", load__warmup="0s", output__records=True, **keys)
+    own = sets(**{"load__kind": "constant", "load__warmup": "0s", "output__records": True} | keys)
     return run(folder / "run", kind, "--rate", str(RATE), "--duration", f"{SECONDS}s", *own)
 
 
@@ -120,3 +122,48 @@ def test_a_server_that_asks_for_patience_gets_its_requests_again_and_the_books_c
     assert stage.retries > 0
     # All that the server saw are the requests of the load and those sent again, and the trial, which may be, too.
     assert asked - 1 >= stage.books.completed + stage.retries
+
+
+# --- what answers say -------------------------------------------------------------------------------------------------
+
+
+def lines_of(done: Ran) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (done.folder / "requests.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("kind", ["completion", "messages", "choice"])
+def test_what_answers_say_is_kept_where_it_is_wanted(tmp_path: Path, kind: str, stream: bool) -> None:
+    keys: dict[str, Any] = {"workload__labels": ["yes", "no"]} if kind == "choice" else {"workload__output_tokens": 8}
+    keys |= {"workload__kind": kind, "workload__prompt_tokens": 32, "target__stream": stream}
+    done = ran(tmp_path, "poisson", output__records=False, output__texts=True, **keys)
+    stage_of(done)
+    lines = lines_of(done)
+    assert len(lines) == RATE * SECONDS
+    assert all(line["text"].strip() for line in lines)
+    if kind == "choice":
+        assert all(line["text"] == line["label"] for line in lines)
+
+
+def test_of_an_answer_that_was_cut_short_the_part_that_came_is_kept(tmp_path: Path) -> None:
+    # 2,000 tokens at 6 ms each take 12 s, the load and its drain three and a half.
+    keys = {"workload__prompt_tokens": 32, "workload__output_tokens": 2000, "load__drain": "500ms"}
+    done = ran(tmp_path, "poisson", output__texts=True, **keys)
+    cut = [line for line in lines_of(done) if line["account"] == "unfinished" and line["chunks"] > 3]
+    assert len(cut) > RATE
+    assert all(line["text"].strip() for line in cut)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"target__transport": "in-process", "output__texts": True}, {"output__records": True}]
+)
+def test_where_no_text_is_known_or_wanted_there_is_none(tmp_path: Path, keys: dict[str, Any]) -> None:
+    done = ran(tmp_path, "poisson", workload__output_tokens=8, **keys)
+    stage_of(done)
+    assert not any("text" in line for line in lines_of(done))
+
+
+def test_what_is_no_text_of_the_model_is_not_kept(tmp_path: Path) -> None:
+    done = ran(tmp_path, "score", workload__output_tokens=7, output__texts=True)
+    stage_of(done)
+    assert not any("text" in line for line in lines_of(done))

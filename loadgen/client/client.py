@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import msgspec
 
+from loadgen.client.arguments import Way, bare_key, check_arguments
 from loadgen.client.blocking import LoopThread, blocking
 from loadgen.client.chat import Wishes, chat
 from loadgen.client.connection import Connection, Known, Settings, open_connection, typed
-from loadgen.client.label_logprobs import Way
 from loadgen.client.labels import constraint_of
 from loadgen.client.scoring import score
 from loadgen.client.tokens import detokenize, tokenize
@@ -27,9 +27,11 @@ from loadgen.client.types import (
     ScoringResponse,
     Tokenized,
     Usage,
+    messages_of,
 )
 from loadgen.profile import HttpTarget
 from loadgen.targets.http.chunks import PROTOCOL
+from loadgen.targets.http.session import ServerUrl
 
 
 class VLLMClient:
@@ -57,17 +59,21 @@ class VLLMClient:
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         """`model`: `auto` is the first that the server serves. `base_url`: with or without `/v1`. `api_key`: the key
-        itself. `timeout`: seconds for each request, its answer included. `max_tokens`: of an answer, where a call does
-        not say otherwise. `extra_body`: fields of the body of every chat; they take the place of ours.
+        itself; space around it is cut off. `timeout`: seconds for each request, its answer included. `max_tokens`: of
+        an answer, where a call does not say otherwise. `extra_body`: fields of the body of every chat; they take the
+        place of ours, and what a call says takes theirs.
 
         Raises:
-            ValueError: the address is none, a number is not positive, or the answers are to be streamed.
+            ValueError: an argument is of another type, the address is none, a number is not positive, the key cannot be
+                sent, or the answers are to be streamed.
         """
+        check_arguments(model=model, base_url=base_url, api_key=api_key, timeout=timeout, max_tokens=max_tokens)
         for name, number in (("timeout", timeout), ("max_tokens", max_tokens)):
-            if not number > 0:
+            if number is None or not number > 0:
                 raise ValueError(f"{name} = {number!r}: must be above 0")
         target = HttpTarget(url=base_url, stream=False)
-        self._settings = Settings(model, target, api_key, timeout, max_tokens, _checked(extra_body))
+        self._settings = Settings(model, target, bare_key(api_key), timeout, max_tokens, _checked(extra_body))
+        self._address = str(ServerUrl(base_url).at("v1"))
         self._known = Known()
         self._open: dict[asyncio.AbstractEventLoop, tuple[Connection, AsyncExitStack]] = {}
         self._thread: LoopThread[Connection] | None = None
@@ -76,7 +82,17 @@ class VLLMClient:
         self._entered = False
 
     def __repr__(self) -> str:
-        return f"VLLMClient(model={self._settings.model!r}, base_url={self._settings.target.url!r})"
+        return f"VLLMClient(model={self.model!r}, base_url={self.base_url!r})"
+
+    @property
+    def model(self) -> str:
+        """The model that is named to the server: for `auto` the one that was found, once a call has asked."""
+        return self._known.model or self._settings.model
+
+    @property
+    def base_url(self) -> str:
+        """The address of the server's API, with `/v1` and without a user's name and password."""
+        return self._address
 
     # --- the calls ----------------------------------------------------------------------------------------------------
 
@@ -102,21 +118,32 @@ class VLLMClient:
         labels it also gives `label_logprobs`: of each label the log-probability that the model, free to say anything,
         answers it and ends. Those are the model's own, before the constraint; they sum to at most 1 as probabilities,
         and to far less where the model would rather say something else. Divide by their sum for the shares among the
-        labels. `label_logprobs = "auto"` takes them from the answer's own log-probabilities where they suffice, and
-        scores the other labels; `"exact"` scores each, one short request a label. vLLM tells the log-probabilities of a
-        constrained answer after the constraint has masked what it does not allow; where the trial shows that, `"auto"`
-        scores each label too, and `logprobs` is of the model under the constraint.
+        labels. Where they cannot be told the answer stays, and `label_logprobs_failure` says why.
 
-        `temperature`, `max_tokens` and `extra_body` are of this call; absent, the server's or the client's own.
+        `label_logprobs = "auto"` takes them from the answer's own log-probabilities where they suffice, and scores the
+        other labels; `"exact"` scores each, one short request a label; `"none"` leaves them out. vLLM tells the
+        log-probabilities of a constrained answer after the constraint has masked what it does not allow; where the
+        trial shows that, `"auto"` scores each label too, and `logprobs` is of the model under the constraint.
+
+        `temperature`, `max_tokens` and `extra_body` are of this call; absent, the client's own or the server's. But a
+        `temperature` that nobody gives is 0 with labels: the likeliest label is the answer, each time.
 
         Raises:
             LabelError: `no_constraint`: the server cannot constrain; `not_a_label`: the answer is no label, as one cut
                 off by `max_tokens`.
             RequestError: there is no good answer.
-            ValueError: there are no messages, labels are empty, twice or with space around them, or what is asked for
-                does not go together.
+            ValueError: an argument is of another type, there are no messages, labels are empty, twice or with space
+                around them, or what is asked for does not go together.
             PromptError: an image or sound cannot be read.
         """
+        check_arguments(
+            constrain_labels=constrain_labels,
+            label_logprobs=label_logprobs,
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
+            temperature=temperature,
+            max_tokens=max_tokens,
+        )
         wishes = Wishes(
             max_tokens=max_tokens,
             temperature=temperature,
@@ -128,19 +155,35 @@ class VLLMClient:
         async with self._connection() as connection:
             return await chat(connection, messages, constrain_labels, wishes)
 
-    async def ascore(self, prompt: Messages, completion: str, *, top_logprobs: int = 0) -> ScoringResponse:
-        """The log-probability of each token of `completion` after `prompt`.
+    async def ascore(
+        self,
+        prompt: Messages | None = None,
+        completion: str | None = None,
+        *,
+        messages: Messages | None = None,
+        top_logprobs: int = 0,
+        extra_body: Mapping[str, Any] | None = None,
+    ) -> ScoringResponse:
+        """The log-probability of each token of `completion` after a prompt, or after messages.
 
-        A prompt that is a text is sent as it is; messages are rendered by the server's own chat template, up to where
-        the answer begins. `merged` tells where prompt and completion share a token at their border. `top_logprobs`:
-        how many of the likeliest tokens to tell in each place.
+        A prompt that is a text is sent as it is; messages, given by either name, are rendered by the server's own chat
+        template, up to where the answer begins (a text as `messages` is one of the user's). `merged` tells where prompt
+        and completion share a token at their border. `top_logprobs`: how many of the likeliest tokens to tell in each
+        place. `extra_body`: fields of a chat's body, over the client's own: those that decide how messages are rendered
+        do so, and those that do not concern how an answer is generated go with the score (`priority`, `cache_salt`).
 
         Raises:
             RequestError: there is no good answer.
-            ValueError: the completion is empty, the prompt has no token, or messages hold more than text.
+            ValueError: an argument is of another type, there is no prompt or two, the completion is empty, the prompt
+                has no token, or messages hold more than text.
         """
+        check_arguments(completion=completion, top_logprobs=top_logprobs)
+        if (prompt is None) == (messages is None):
+            raise ValueError("score needs either a prompt or messages")
+        given: Messages = prompt if prompt is not None else messages_of(messages, "messages")
+        fields = self._settings.extra_body | _checked(extra_body)
         async with self._connection() as connection:
-            return await score(connection, prompt, completion, top_logprobs)
+            return await score(connection, given, completion, top_logprobs, fields)
 
     async def atokenize(self, text: str, context: str | None = None, *, add_special_tokens: bool = True) -> Tokenized:
         """The tokens of a text; with a context those that the text adds after it.
@@ -151,12 +194,15 @@ class VLLMClient:
 
         Raises:
             RequestError: there is no good answer.
+            ValueError: an argument is of another type.
         """
+        check_arguments(text=text, context=context, add_special_tokens=add_special_tokens)
         async with self._connection() as connection:
             return await tokenize(connection, text, context, add_special_tokens)
 
     async def adetokenize(self, ids: Sequence[int]) -> str:
-        """The text of token ids. Raises RequestError."""
+        """The text of token ids. Raises RequestError, and ValueError where they are none."""
+        check_arguments(ids=ids)
         async with self._connection() as connection:
             return await detokenize(connection, ids)
 
@@ -165,8 +211,9 @@ class VLLMClient:
 
         Raises:
             RequestError: there is no good answer; a server of a model that generates has no embeddings.
-            ValueError: there is no text.
+            ValueError: there is no text, or something else.
         """
+        check_arguments(texts=texts)
         async with self._connection() as connection:
             return await embed(connection, texts)
 
@@ -257,6 +304,7 @@ _supports = blocking(VLLMClient.asupports_bare_label_constraint)
 
 
 def _checked(extra_body: Mapping[str, Any] | None) -> dict[str, Any]:
+    check_arguments(extra_body=extra_body)
     fields = dict(extra_body or {})
     if fields.get("stream"):
         raise ValueError("extra_body.stream: the client reads whole answers")

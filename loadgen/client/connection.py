@@ -1,8 +1,10 @@
 """One event loop's connections to the server: the client's requests over the HTTP target, and its failures raised."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio
 import msgspec
@@ -59,6 +61,14 @@ class Known(msgspec.Struct):
 
     model: str | None = None
     constraint: Constraint | None = None
+    locks: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, anyio.Lock]]" = msgspec.field(
+        default_factory=WeakKeyDictionary
+    )
+
+    def asking(self, what: str) -> anyio.Lock:
+        """Held by the one call of the running loop that asks for `what`. It belongs to the client and not to its
+        connections, since calls of a client that is not open have connections of their own."""
+        return self.locks.setdefault(asyncio.get_running_loop(), {}).setdefault(what, anyio.Lock())
 
 
 class _Models(msgspec.Struct):
@@ -71,8 +81,6 @@ class Connection:
     def __init__(self, transport: Transport, settings: Settings, known: Known) -> None:
         self.settings = settings
         self.known = known
-        self.probing = anyio.Lock()
-        """Held by the one task that asks what `known` shall hold."""
         self._transport = transport
         self._clock = MonotonicClock()
         self._plain = self._session("chat", {}, None)
@@ -114,9 +122,12 @@ class Connection:
         """The model to name: the client's own, or for `auto` the first that the server serves, asked once."""
         if self.settings.model != _AUTO:
             return self.settings.model
-        if self.known.model is None:
-            self.known.model = (await self.models())[0].id
-        return self.known.model
+        known = self.known
+        if known.model is None:
+            async with known.asking("model"):
+                if known.model is None:
+                    known.model = (await self.models())[0].id
+        return known.model
 
     async def version(self) -> str | None:
         """The server's version; None where it does not tell."""

@@ -6,24 +6,13 @@ the prompt; other ways to spell it with tokens are not counted.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, TypeVar
-
-import anyio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from loadgen.client.connection import Connection, Constraint
-from loadgen.client.scoring import Prompt, continuation, score_ids
+from loadgen.client.scoring import Prompt, continuations, score_ids, together
 from loadgen.client.types import LabelError, Token, TokenLogprob
-from loadgen.errors import one_failure
 from loadgen.targets.http.endpoints.constraint import NO_CONSTRAINT
-
-Way = Literal["auto", "exact"]
-"""`auto`: from the answer's own log-probabilities where they suffice; `exact`: each label is scored."""
-
-_AT_ONCE: Final = 16
-"""How many labels are scored at the same time."""
-
-T = TypeVar("T")
 
 
 async def label_logprobs(
@@ -32,11 +21,13 @@ async def label_logprobs(
     labels: Sequence[str],
     constraint: Constraint,
     answer: tuple[TokenLogprob, ...] | None,
+    fields: Mapping[str, Any],
 ) -> dict[str, float]:
     """The log-probability of each label after a prompt, in the labels' order.
 
     What `answer`, if it is given, tells of labels is not asked for again. But where the server masks what a constraint
-    does not allow before it takes log-probabilities, the answer's own are not the model's, and tell nothing.
+    does not allow before it takes log-probabilities, the answer's own are not the model's, and tell nothing. `fields`
+    are those of the chat's body.
 
     Raises:
         LabelError: `no_constraint`: the server does not tell by which token an answer ends.
@@ -48,18 +39,15 @@ async def label_logprobs(
         asked = f"POST {connection.server.api('chat/completions')}"
         raise LabelError(asked, NO_CONSTRAINT, "the server does not tell the token that ends an answer", 200)
 
-    async def ids_of(label: str) -> tuple[int, ...]:
-        return (await continuation(connection, prompt, label)).ids
-
     async def scored(label: str) -> float:
-        logprobs, _ = await score_ids(connection, prompt.ids, (*ids[label], end_id), 0)
+        logprobs, _ = await score_ids(connection, prompt.ids, (*ids[label], end_id), 0, fields)
         return math.fsum(each.logprob for each in logprobs)
 
-    ids = await _together(ids_of, labels)
+    ids = {label: found.ids for label, found in (await continuations(connection, prompt, labels)).items()}
     found: dict[str, float] = {}
     if answer is not None and not constraint.masks_logprobs:
         found = from_answer(answer, ids, end)
-    found |= await _together(scored, [label for label in labels if label not in found])
+    found |= await together(scored, [label for label in labels if label not in found])
     return {label: found[label] for label in labels}
 
 
@@ -86,19 +74,3 @@ def _of_end(place: TokenLogprob, end: Token) -> float | None:
         if each.token.id == end.id or (each.token.id is None and each.token.text == end.text):
             return each.logprob
     return None
-
-
-async def _together(find: Callable[[str], Awaitable[T]], labels: Iterable[str]) -> dict[str, T]:
-    """What `find` finds for each label, some labels at a time; the first failure is raised."""
-    found: dict[str, T] = {}
-    limit = anyio.CapacityLimiter(_AT_ONCE)
-
-    async def note(label: str) -> None:
-        async with limit:
-            found[label] = await find(label)
-
-    with one_failure():
-        async with anyio.create_task_group() as tasks:
-            for label in labels:
-                tasks.start_soon(note, label)
-    return found

@@ -49,8 +49,10 @@ async def constraint_of(connection: Connection) -> Constraint:
         RequestError: there is no good answer, for another reason than the constraint.
         LabelError: `no_constraint`: it cannot be told, the answer having been cut off.
     """
-    async with connection.probing:
-        known = connection.known
+    known = connection.known
+    if known.constraint is not None:
+        return known.constraint
+    async with known.asking("constraint"):
         if known.constraint is None:
             known.constraint = await _probed(connection)
         return known.constraint

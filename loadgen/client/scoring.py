@@ -6,16 +6,27 @@ own tokens come first in it, and what follows are the completion's. Where they d
 border (or the text changed what stands before it); then the ids of the completion alone are scored, and it is told.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
+import anyio
 import msgspec
 
 from loadgen.client.connection import Connection, typed
-from loadgen.client.tokens import detokenize, ids_of_chat, ids_of_text
+from loadgen.client.tokens import RENDERING, detokenize, ids_of_chat, ids_of_text
 from loadgen.client.types import Messages, RequestError, ScoringResponse, Token, TokenLogprob, messages_of
+from loadgen.errors import one_failure
 from loadgen.targets.http.chunks import PROTOCOL
+from loadgen.targets.http.endpoints.constraint import UNWANTED
 
+T = TypeVar("T")
+
+_AT_ONCE: Final = 16
+"""How many completions of one prompt are tokenized, or scored, at the same time."""
+_GENERATING: Final = frozenset(
+    {*RENDERING, *UNWANTED, "max_completion_tokens", "n", "response_format", "stop", "tool_choice", "top_logprobs"}
+)
+"""Fields of a chat's body that have no place beside a score: its prompt is rendered, and nothing is answered."""
 _GENERATED: Final = 1
 """Tokens asked for beside the score: none is refused by some servers. It is no part of the score."""
 
@@ -59,15 +70,21 @@ class _Scores(msgspec.Struct):
     choices: list[_Choice]
 
 
-async def score(connection: Connection, prompt: Messages, completion: str, top_logprobs: int) -> ScoringResponse:
-    """What `VLLMClient.ascore` promises."""
+async def score(
+    connection: Connection,
+    prompt: Messages,
+    completion: str | None,
+    top_logprobs: int,
+    fields: Mapping[str, Any],
+) -> ScoringResponse:
+    """What `VLLMClient.ascore` promises, `fields` being those of a chat's body."""
     if not completion:
         raise ValueError("no completion to score")
-    before = await prompt_of(connection, prompt, connection.settings.extra_body)
-    after = await continuation(connection, before, completion)
+    before = await prompt_of(connection, prompt, fields)
+    after = (await continuations(connection, before, [completion]))[completion]
     if not after.ids:
         raise ValueError("the completion adds no token to the prompt")
-    logprobs, raw = await score_ids(connection, before.ids, after.ids, top_logprobs)
+    logprobs, raw = await score_ids(connection, before.ids, after.ids, top_logprobs, fields)
     return ScoringResponse(completion, logprobs, after.merged, raw)
 
 
@@ -83,34 +100,66 @@ async def prompt_of(connection: Connection, given: Messages, fields: Mapping[str
     if isinstance(given, str):
         prompt = Prompt(await ids_of_text(connection, given, True), given, special=True)
     else:
-        ids = await ids_of_chat(connection, messages_of(given), fields)
+        ids = await ids_of_chat(connection, messages_of(given, "prompt"), fields)
         prompt = Prompt(ids, await detokenize(connection, ids), special=False)
     if not prompt.ids:
         raise ValueError("the prompt has no token, so that the first of the completion has no probability")
     return prompt
 
 
-async def continuation(connection: Connection, prompt: Prompt, completion: str) -> Continuation:
-    """The ids of a completion after a prompt; raises RequestError."""
-    joint = await ids_of_text(connection, prompt.text + completion, prompt.special)
+async def continuations(connection: Connection, prompt: Prompt, completions: Iterable[str]) -> dict[str, Continuation]:
+    """The ids of each completion after one prompt; raises RequestError."""
     border = len(prompt.ids)
-    if joint[:border] == prompt.ids:
-        return Continuation(joint[border:], merged=False)
-    alone = await ids_of_text(connection, completion, False)
-    merged = await ids_of_text(connection, prompt.text, prompt.special) == prompt.ids or None
-    return Continuation(alone, merged)
+
+    async def joint_ids(completion: str) -> tuple[int, ...]:
+        return await ids_of_text(connection, prompt.text + completion, prompt.special)
+
+    async def own_ids(completion: str) -> tuple[int, ...]:
+        return await ids_of_text(connection, completion, False)
+
+    joint = await together(joint_ids, completions)
+    found = {said: Continuation(ids[border:], False) for said, ids in joint.items() if ids[:border] == prompt.ids}
+    apart = [said for said in joint if said not in found]
+    if apart:
+        # Asked once for all of them: it is the prompt alone that comes back, or does not.
+        merged = await ids_of_text(connection, prompt.text, prompt.special) == prompt.ids or None
+        found |= {said: Continuation(ids, merged) for said, ids in (await together(own_ids, apart)).items()}
+    return found
+
+
+async def together(find: Callable[[str], Awaitable[T]], texts: Iterable[str]) -> dict[str, T]:
+    """What `find` finds for each text, some at a time; the first failure is raised."""
+    found: dict[str, T] = {}
+    limit = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def note(text: str) -> None:
+        async with limit:
+            found[text] = await find(text)
+
+    with one_failure():
+        async with anyio.create_task_group() as tasks:
+            for text in texts:
+                tasks.start_soon(note, text)
+    return found
 
 
 async def score_ids(
-    connection: Connection, prompt: tuple[int, ...], ids: tuple[int, ...], top_logprobs: int
+    connection: Connection,
+    prompt: tuple[int, ...],
+    ids: tuple[int, ...],
+    top_logprobs: int,
+    fields: Mapping[str, Any],
 ) -> tuple[tuple[TokenLogprob, ...], dict[str, Any]]:
     """The log-probability of each of `ids` after `prompt` and those before it, and the server's whole answer.
+
+    Of `fields`, those of a chat's body, the ones go along that concern any request.
 
     Raises:
         RequestError: there is no good answer, or it does not hold the score.
     """
-    fields = {"max_tokens": _GENERATED, "temperature": 0.0, "echo": True, "logprobs": top_logprobs}
-    raw = await connection.complete(prompt + ids, fields)
+    theirs = {name: value for name, value in fields.items() if name not in _GENERATING}
+    ours = {"max_tokens": _GENERATED, "temperature": 0.0, "echo": True, "logprobs": top_logprobs}
+    raw = await connection.complete(prompt + ids, theirs | ours)
     asked = f"POST {connection.server.api('completions')}"
     choice = typed(raw, _Scores, asked).choices[0]
     start, end = len(prompt), len(prompt) + len(ids)

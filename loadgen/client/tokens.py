@@ -12,16 +12,20 @@ from loadgen.client.types import Token, Tokenized
 from loadgen.targets.http.preflight import TokenizeAnswer
 from loadgen.workload.request import Message, Request
 
-_RENDERING: Final = (
+RENDERING: Final = (
     "add_generation_prompt",
     "add_special_tokens",
     "chat_template",
     "chat_template_kwargs",
     "continue_final_message",
+    "documents",
     "mm_processor_kwargs",
+    "reasoning_effort",
     "tools",
 )
-"""Fields of a chat's body that decide how its messages become a prompt, and that `/tokenize` takes as well."""
+"""Fields of a chat's body that decide how its messages become a prompt."""
+_FOR_TEMPLATE: Final = ("documents", "reasoning_effort")
+"""Which of them `/tokenize` takes among `chat_template_kwargs` alone, where a chat puts them by itself."""
 
 
 class _Detokenized(msgspec.Struct):
@@ -63,7 +67,9 @@ async def ids_of_chat(
         RequestError: there is no good answer.
     """
     check_text(messages)
-    fields: dict[str, Any] = {name: body[name] for name in _RENDERING if name in body}
+    fields: dict[str, Any] = {name: body[name] for name in RENDERING if name in body and name not in _FOR_TEMPLATE}
+    if values := {name: body[name] for name in _FOR_TEMPLATE if name in body}:
+        fields["chat_template_kwargs"] = dict(fields.get("chat_template_kwargs") or {}) | values
     return (await _answer(connection, fields, Request(index=0, messages=messages))).tokens
 
 

@@ -1,8 +1,8 @@
 """What goes into the client's calls and what comes out of them, as frozen data. What is not known is None."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import msgspec
 
@@ -24,25 +24,34 @@ Messages = str | Sequence[ChatMessage | Message | Mapping[str, str]]
 """A conversation: messages, or the text of one user message. A message may be a mapping of role and content."""
 
 
-def messages_of(given: Messages) -> tuple[Message, ...]:
-    """The messages of a request.
+def messages_of(given: Any, name: str = "messages") -> tuple[Message, ...]:
+    """The messages of a request, which an argument of this name gave.
 
     Raises:
-        ValueError: there are none, or one is a mapping of other keys than `role` and a `content` of text.
+        ValueError: there are none, or what is there is none.
     """
     if isinstance(given, str):
         return (Message("user", given),)
+    if isinstance(given, Mapping) or not isinstance(given, Sequence):
+        raise ValueError(f"{name}: must be a text or a list of messages")
     if not given:
-        raise ValueError("no messages")
-    return tuple(_message(message) for message in given)
+        raise ValueError(f"{name}: no messages")
+    return tuple(_message(message, f"{name}[{place}]") for place, message in enumerate(given))
 
 
-def _message(given: ChatMessage | Message | Mapping[str, str]) -> Message:
+def _message(given: Any, where: str) -> Message:
     if isinstance(given, Mapping):
-        if set(given) != {"role", "content"} or not isinstance(given["content"], str):
-            raise ValueError("a message has a role and a content of text; for images and sound use ChatMessage")
-        return Message(given["role"], given["content"])
-    return Message(given.role, given.content)
+        if set(given) == {"role", "content"} and isinstance(given["role"], str) and isinstance(given["content"], str):
+            return Message(given["role"], given["content"])
+    elif isinstance(given, ChatMessage | Message) and isinstance(given.role, str):
+        if isinstance(given.content, str):
+            return Message(given.role, given.content)
+        parts: Any = given.content
+        if isinstance(parts, Sequence) and all(isinstance(part, Part) for part in parts):
+            return Message(given.role, tuple(parts))
+    raise ValueError(
+        f"{where}: a message has a role and a content of text; for images and sound use ChatMessage with parts"
+    )
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -78,7 +87,8 @@ class ChatResponse(msgspec.Struct, frozen=True):
     label: str | None
     """The stripped content, constrained or not."""
     label_logprobs: dict[str, float] | None
-    """Of each label the log-probability that it is the model's whole answer (docs/client.md); None: not asked for."""
+    """Of each label the log-probability that it is the model's whole answer (docs/client.md); None: not asked for, or
+    not told, for the reason of `label_logprobs_failure`."""
     logprobs: tuple[TokenLogprob, ...] | None
     """Of each token as the server tells it: for a constrained answer after the constraint, where the server masks what
     is not allowed before it takes them, as vLLM does. None: not asked for."""
@@ -86,6 +96,8 @@ class ChatResponse(msgspec.Struct, frozen=True):
     finish_reason: str | None
     raw: dict[str, Any]
     """The server's whole answer."""
+    label_logprobs_failure: "RequestError | None" = None
+    """Why `label_logprobs` were asked for and could not be told."""
 
 
 class ScoringResponse(msgspec.Struct, frozen=True):
@@ -121,7 +133,7 @@ class ScoringResponse(msgspec.Struct, frozen=True):
 
 
 class Tokenized(msgspec.Struct, frozen=True):
-    """The tokens of a text, alone or after a context."""
+    """The tokens of a text, alone or after a context. As a sequence it is that of `tokens`."""
 
     tokens: tuple[Token, ...]
     """Of the text; after a context, what stands in the place of `replaced` once the text is added."""
@@ -129,6 +141,21 @@ class Tokenized(msgspec.Struct, frozen=True):
     """Whether a token crosses the border from the context into the text, or the text changed the context's tokens."""
     replaced: tuple[Token, ...] = ()
     """The last tokens of the context alone that are others with the text after it; empty where nothing merges."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __iter__(self) -> Iterator[Token]:
+        return iter(self.tokens)
+
+    @overload
+    def __getitem__(self, place: int) -> Token: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Token, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Token | tuple[Token, ...]:
+        return self.tokens[place]
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -33,7 +33,8 @@ class Exchange(msgspec.Struct):
     request_id: str | None = None
     """By which the target names the request in its own log: its `X-Request-Id`, or the engine's id."""
     texts: "list[str] | None" = None
-    """Who wants the answer's text sets this to an empty list; the target then appends each piece as it comes."""
+    """Who wants the answer's text sets this to an empty list; the target then appends each piece as it comes. A target
+    whose answers have none sets it to None."""
     connect_ns: int | None = None
     """How long a new connection took (ns, a length and not an instant); None where one was reused."""
     headers_ns: int | None = None

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from loadgen.measure.outcome import Grid, Outcome
+from loadgen.measure.outcome import COMPLETED, Grid, Outcome
 from loadgen.units import NS_PER_SECOND
 
 
@@ -34,6 +34,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int | None = None
     finish_reason: str | None = None
     message: str = ""
+    text: str | None = None
+    """What the answer says, as far as it came; absent where texts are not kept, or none came of an answer cut short."""
 
 
 def record_of(outcome: Outcome, grid: Grid) -> Record:
@@ -69,7 +71,15 @@ def record_of(outcome: Outcome, grid: Grid) -> Record:
         status=exchange.status,
         finish_reason=exchange.finish_reason,
         message=exchange.message,
+        text=_text_of(outcome),
     )
+
+
+def _text_of(outcome: Outcome) -> str | None:
+    texts = outcome.exchange.texts
+    if texts is None or not (texts or outcome.account == COMPLETED):
+        return None
+    return "".join(texts)
 
 
 def encode_lines(outcomes: list[Outcome], grid: Grid) -> bytes:

@@ -71,7 +71,7 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "rerank": Kind(several_inputs=True, items="documents", output_tokens=0.0),
     "pooling": Kind(several_inputs=True, items="pooled texts", output_tokens=0.0),
-    "transcribe": Kind(streamed=True, audio=True, items="seconds of sound"),
+    "transcribe": Kind(streamed=True, audio=True, in_engine=True, items="seconds of sound"),
 }
 """By name. A new kind is a row here, its name above, one file in `targets/http/endpoints` and one line in the table
 there."""

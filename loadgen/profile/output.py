@@ -15,6 +15,13 @@ class Output(Table, frozen=True, kw_only=True):
     formats: tuple[Literal["json", "csv", "html", "hlog"], ...] = ("json", "csv", "html", "hlog")
     records: bool = False
     """Write `requests.jsonl`, one line for each request that a worker ended."""
+    texts: bool = False
+    """Write it with what each answer says."""
+
+    @property
+    def lines(self) -> bool:
+        """Whether there is a line for each request: texts have no other place."""
+        return self.records or self.texts
 
 
 _PLACEHOLDERS: Final = ("name", "time")

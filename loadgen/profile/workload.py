@@ -122,8 +122,9 @@ class Workload(Table, frozen=True, kw_only=True):
     dataset: Dataset | None = None
     """The file that requests come from, for `source = "dataset"`; then `prompt_tokens`, `nonce` and `cache_bust` have
     no meaning."""
-    prompt_tokens: Lengths = 256
-    """Where there are several `inputs`: of each, and of a query. Sounds to transcribe have none."""
+    prompt_tokens: Lengths | None = 256
+    """Where there are several `inputs`: of each, and of a query. `"none"`: images or sounds without a text; sounds to
+    transcribe have none anyway."""
     output_tokens: Lengths | None = 64
     """Asked for with `max_tokens`, `min_tokens` and `ignore_eos`; `"none"` lets the model end by itself. For `score`:
     the length of the completion, which follows the prompt; for `messages`: a maximum. Other kinds do not use it."""
@@ -159,6 +160,10 @@ class Workload(Table, frozen=True, kw_only=True):
                 raise ValueError(f"{name} needs kind = {_either(has)}")
         if not kind.streamed and self.body.get("stream"):
             raise ValueError(f'body.stream: a request of kind = "{self.kind}" has a whole answer')
+        if self.prompt_tokens is None and self.images is None and self.audio is None:
+            raise ValueError(
+                'prompt_tokens = "none" needs images or audio: without a text there would be nothing to say'
+            )
         self._check_source()
         if self.kind == "score":
             self._check_score()

@@ -206,7 +206,7 @@ class Execution:
             self._directory,
             header,
             hlog="hlog" in output.formats,
-            records=output.records,
+            records=output.lines,
             clock=self._clock,
             resumed=resumed,
         )

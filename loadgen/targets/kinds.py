@@ -117,7 +117,8 @@ def _trial(profile: Profile) -> tuple[Workload, Request]:
         and not {"max_tokens", "max_completion_tokens"} & body.keys()
     ):
         body["max_tokens"] = _TRIAL_OUTPUT_TOKENS
-    short = replace(workload, prompt_tokens=_TRIAL_PROMPT_TOKENS, output_tokens=output, body=body)
+    prompt = None if workload.prompt_tokens is None else _TRIAL_PROMPT_TOKENS
+    short = replace(workload, prompt_tokens=prompt, output_tokens=output, body=body)
     request = make_workload(short, estimate(), short.nonce or 0).request(_TRIAL_INDEX)
     if request.output_tokens is not None:  # a row of a file may ask for more
         request = replace(request, output_tokens=_TRIAL_OUTPUT_TOKENS)

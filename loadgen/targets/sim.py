@@ -53,6 +53,7 @@ class SimSession:
 
     async def send(self, prepared: Lengths, exchange: Exchange) -> None:
         exchange.streamed = self._stream
+        exchange.texts = None  # it counts tokens, and says nothing
         exchange.prompt_tokens = prepared.prompt_tokens
         limit = self._engine.config.max_model_len - prepared.prompt_tokens
         if limit < 1:

@@ -223,7 +223,7 @@ class Dispatcher:
 
     async def _follow(self, job: Job, admitted_ns: int) -> None:
         self._render(job)
-        exchange = Exchange()
+        exchange = Exchange(texts=[] if job.run.texts else None)
         if job.fault is not None:
             exchange.failure, exchange.message = "request", job.fault
             self._end(job, admitted_ns, None, exchange)

@@ -44,6 +44,7 @@ class StageRun:
         *,
         drop: bool,
         closed: bool,
+        texts: bool = False,
         target: Target | None = None,
     ) -> None:
         self.stage = stage
@@ -53,6 +54,8 @@ class StageRun:
         self.meter = meter
         self.drop = drop
         self.closed = closed
+        self.texts = texts
+        """Whether the texts of its answers are kept."""
         self.held = 0
         """Jobs that the worker has of this stage and that have not ended."""
         self.in_flight: dict[int, Job] = {}

@@ -18,7 +18,7 @@ from loadgen.clock import Clock, MonotonicClock
 from loadgen.errors import ExitCode, LoadgenError
 from loadgen.measure.aggregate import StageMeter
 from loadgen.measure.delta import StageDelta
-from loadgen.profile import Profile
+from loadgen.profile import KINDS, Profile
 from loadgen.profile.decoding import decode
 from loadgen.targets.base import Target
 from loadgen.targets.kinds import Opener, open_target
@@ -145,9 +145,13 @@ class Worker:
             profile = decode(Profile, start.profile)
             workload = make_workload(profile.workload, self._tokenization, self._nonce)
             target = self._target.with_workload(profile.workload)
-        meter = StageMeter(start.stage, start.grid, profile.slo, keep_records=self._profile.output.records)
+        meter = StageMeter(start.stage, start.grid, profile.slo, keep_records=self._profile.output.lines)
+        # The answers of other kinds are numbers, or an echo of what was sent.
+        texts = self._profile.output.texts and KINDS[profile.workload.kind].output_tokens is None
         self._closed_loop = start.slots is not None
-        run = StageRun(start.stage, workload, meter, drop=start.drop, closed=self._closed_loop, target=target)
+        run = StageRun(
+            start.stage, workload, meter, drop=start.drop, closed=self._closed_loop, texts=texts, target=target
+        )
         self._dispatcher.begin(run, slots=start.slots or 0, slots_from_ns=start.slots_from_ns, stop_ns=start.stop_ns)
 
     async def _grant_forever(self) -> None:

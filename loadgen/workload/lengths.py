@@ -72,7 +72,7 @@ def mean(lengths: Lengths) -> float:
 
 def mean_prompt(workload: Workload) -> float:
     """The mean number of tokens that a request of this workload sends: of all its inputs, and a completion to score."""
-    if workload.kind == "transcribe":
+    if workload.kind == "transcribe" or workload.prompt_tokens is None:
         return 0.0
     prompt = mean(workload.prompt_tokens) * (workload.inputs + (workload.kind == "rerank"))
     if workload.kind == "score" and workload.output_tokens is not None:

@@ -1,6 +1,6 @@
-"""What a conversation says as one prompt: composed of text and media, then written by a chat template or plainly.
+"""What a conversation says as one prompt, with its media: written by a chat template or plainly.
 
-Pure: it decodes no media, and knows no engine. Only a template's file is read, once, with the profile.
+Pure: it decodes no media, and knows no engine and no tokenizer. Only a template's file is read, once, with the profile.
 """
 
 import json
@@ -28,8 +28,8 @@ _SHOWN: Final = 60
 
 Turn = dict[str, Any]
 """A message as templates take it: `role`, and a `content` of text or of typed blocks."""
-ChatTemplate = Callable[[list[Turn]], str]
-"""Writes a conversation, and begins the answer to it, as the model's own chat template does."""
+ChatTemplate = Callable[[list[Turn]], str | list[int]]
+"""Writes a conversation, and begins the answer to it: as text, or as token ids where a tokenizer does it in code."""
 
 
 class PromptError(ValueError):
@@ -37,17 +37,17 @@ class PromptError(ValueError):
 
 
 class Format(msgspec.Struct, frozen=True):
-    """How a prompt is written: `target.request_format`, read and compiled once."""
+    """How a prompt is written: `target.request_format`, read once."""
 
     kind: Literal["default-template", "plain", "own"]
-    template: Any = None
-    """The compiled template where it is the user's own."""
+    template: str | None = None
+    """The source of the template where it is the user's own."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A conversation as one text, and the media that belong to it."""
+    """A conversation as one text, or as token ids, and the media that belong to it."""
 
-    text: str
+    text: str | list[int]
     images: tuple[Any, ...] = ()
     audio: tuple[Any, ...] = ()
     """Their sources, in the order in which they stand in the text."""
@@ -55,67 +55,11 @@ class Prompt(msgspec.Struct, frozen=True):
     """A template wrote the text, the model's special tokens included: encode it without adding them again."""
 
 
-# --- from what is to be said to messages ------------------------------------------------------------------------------
-
-
-def compose(
-    *,
-    prefix: Sequence[str] = (),
-    texts: Sequence[str] = (),
-    images: Sequence[Any] = (),
-    audio: Sequence[Any] = (),
-    videos: Sequence[Any] = (),
-    history: Sequence[Message] = (),
-) -> tuple[Message, ...]:
-    """One user message of texts and media, after the system message and the earlier turns.
-
-    The parts of `prefix` become one system message, joined with a space; system messages of the history join it, but
-    for one that says the same again. Empty texts, and media that are None or an empty text, are dropped. Without media
-    the message is the texts, joined as they are. With media it is parts in rounds: an image, a sound, a text, as far
-    as there are any.
-
-    Raises:
-        PromptError: there is neither text nor media to say, or there is video.
-    """
-    refuse_videos([Video(source) for source in videos if _given(source)])
-    words = [Text(text) for text in texts if text.strip()]
-    pictures = [Image(source) for source in images if _given(source)]
-    sounds = [Audio(source) for source in audio if _given(source)]
-    if not (words or pictures or sounds):
-        raise PromptError("nothing to say: the request has neither text nor media")
-    said = "".join(part.text for part in words)
-    content = _in_rounds(pictures, sounds, words) if pictures or sounds else said
-    earlier = tuple(message for message in history if not _is_system(message))
-    return (*_system(prefix, history), *earlier, Message("user", content))
-
-
 def refuse_videos(parts: Sequence[Part]) -> None:
     """Raise PromptError where there are videos among the parts."""
     count = sum(isinstance(part, Video) for part in parts)
     if count:
         raise PromptError(f"video is not supported, and the request has {count} video{'s' if count > 1 else ''}")
-
-
-def _given(source: Any) -> bool:
-    return source is not None and not (isinstance(source, str) and not source.strip())
-
-
-def _in_rounds(*kinds: Sequence[Part]) -> tuple[Part, ...]:
-    longest = max(map(len, kinds))
-    return tuple(parts[i] for i in range(longest) for parts in kinds if i < len(parts))
-
-
-def _system(prefix: Sequence[str], history: Sequence[Message]) -> tuple[Message, ...]:
-    own = " ".join(part for part in prefix if part.strip())
-    theirs = [text_of(message) for message in history if _is_system(message)]
-    texts = [own, *(text for text in theirs if text != own)]
-    joined = " ".join(text for text in texts if text.strip())
-    return (Message("system", joined),) if joined else ()
-
-
-def _is_system(message: Message) -> bool:
-    """A system message of text; one that holds media stays where it is."""
-    return message.role == "system" and not _media([message])
 
 
 # --- how it is written ------------------------------------------------------------------------------------------------
@@ -132,11 +76,11 @@ def prompt_format(value: str) -> Format:
     if value == PLAIN:
         return Format(PLAIN)
     if _has_syntax(value):  # asked before the file system: a long template is no path
-        return Format(_OWN, _compiled(value, value))
+        return Format(_OWN, _parsed(value, value))
     source = _file_text(value)
     if not _has_syntax(source):
         raise _refused(value, "the file holds no template")
-    return Format(_OWN, _compiled(source, value))
+    return Format(_OWN, _parsed(source, value))
 
 
 def _has_syntax(text: str) -> bool:
@@ -154,13 +98,15 @@ def _file_text(value: str) -> str:
         raise _refused(value, f"the file cannot be read ({fault.strerror})") from None
 
 
-def _compiled(source: str, value: str) -> Any:
+def _parsed(source: str, value: str) -> str:
+    """The source of a template that parses. With an engine it is its tokenizer that compiles it, and writes by it."""
     from jinja2 import TemplateSyntaxError
 
     try:
-        return compile_template(source)
+        compile_template(source)
     except TemplateSyntaxError as fault:
         raise _refused(value, f"the template does not parse: {_reason(fault)} (line {fault.lineno})") from None
+    return source
 
 
 def _refused(value: str, why: str) -> LoadgenError:
@@ -181,8 +127,6 @@ def render(
     chat_template: ChatTemplate | None,
     image_placeholder: str = "<image>",
     audio_placeholder: str = "<|audio|>",
-    bos_token: str = "",
-    eos_token: str = "",
 ) -> Prompt:
     """Write a conversation as one prompt.
 
@@ -190,8 +134,7 @@ def render(
     joined with a space, with a placeholder for each item, and a line end after it, at the head of the last user message
     (of the last message where there is none). Media without any text are their placeholders, in every format.
 
-    `chat_template` writes the default template, None where the model has none; `bos_token` and `eos_token` are for
-    templates of the user's own.
+    `chat_template` writes by the template of the format, the user's own or the model's; None where the model has none.
 
     Raises:
         PromptError: there is nothing to say, a video, no chat template, or a template that fails.
@@ -199,6 +142,7 @@ def render(
     media = _media(messages)
     texts = [text_of(message) for message in messages]
     placeholders = "".join(f"{image_placeholder if isinstance(part, Image) else audio_placeholder}\n" for part in media)
+    text: str | list[int]
     special = False
     if not any(text.strip() for text in texts):
         if not media:
@@ -207,10 +151,8 @@ def render(
     elif form.kind == PLAIN:
         text = _plain(messages, texts, placeholders)
     else:
-        text = _templated(messages, form, chat_template, {"bos_token": bos_token, "eos_token": eos_token})
+        text = _templated(messages, form, chat_template)
         special = True
-    if not media:
-        return Prompt(text, special=special)
     return Prompt(
         text,
         tuple(part.source for part in media if isinstance(part, Image)),
@@ -237,28 +179,22 @@ def _plain(messages: Sequence[Message], texts: list[str], placeholders: str) -> 
     return " ".join(text for text in texts if text.strip())
 
 
-def _templated(
-    messages: Sequence[Message], form: Format, chat_template: ChatTemplate | None, tokens: dict[str, str]
-) -> str:
+def _templated(messages: Sequence[Message], form: Format, chat_template: ChatTemplate | None) -> str | list[int]:
     turns = [{"role": message.role, "content": _content(message)} for message in messages]
-    if form.kind == _OWN:
-        whose = "the template of target.request_format"
-    elif chat_template is None:
+    whose = "the template of target.request_format" if form.kind == _OWN else "the model's chat template"
+    if chat_template is None:
         raise PromptError(f'the model has no chat template: set target.request_format to "{PLAIN}" or to a template')
-    else:
-        whose = "the model's chat template"
     try:
-        if form.kind == _OWN:
-            text = form.template.render(messages=turns, add_generation_prompt=True, **tokens)
-        else:
-            assert chat_template is not None
-            text = chat_template(turns)
+        written = chat_template(turns)
     except Exception as fault:  # whatever a foreign template can do wrong
         raise PromptError(f"{whose} fails: {_reason(fault)}") from fault
-    if not text.strip():
+    if not isinstance(written, str | list):
+        raise PromptError(f"{whose} writes neither a text nor token ids")
+    if not (written.strip() if isinstance(written, str) else written):
         raise PromptError(f"{whose} writes an empty prompt")
-    _check_blocks(turns, text, whose)
-    return str(text)
+    if isinstance(written, str):
+        _check_blocks(turns, written, whose)
+    return written
 
 
 def _content(message: Message) -> str | list[dict[str, str]]:
@@ -289,19 +225,28 @@ def _reason(fault: Exception) -> str:
 
 
 def compile_template(source: str) -> "Template":
-    """Compile a template in Jinja2's sandbox, with the settings, filters and functions that chat templates expect.
+    """Compile a template in Jinja2's sandbox, with the settings, tags, filters and functions of chat templates.
 
     Raises:
         jinja2.TemplateSyntaxError: it does not parse.
     """
-    from jinja2 import TemplateError
+    from jinja2 import TemplateError, ext, nodes, parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(ext.Extension):
+        """The block of transformers' own around what the model says: it marks that, and writes nothing."""
+
+        tags: set[str] = {"generation"}  # noqa: RUF012  (as Jinja2 declares it)
+
+        def parse(self, parser: parser.Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[ext.loopcontrols, Generation]
     )
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = _strftime_now
@@ -313,6 +258,12 @@ def _strftime_now(form: str) -> str:
     return datetime.now().strftime(form)  # the local date, as the templates' authors mean it
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # Jinja2's own filter escapes for HTML, which no model has learnt to read.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

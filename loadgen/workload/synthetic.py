@@ -14,7 +14,7 @@ from typing import Final
 from loadgen import profile
 from loadgen.workload.hashing import Purpose, fraction, hash64, hash_key
 from loadgen.workload.lengths import inverse_cdf
-from loadgen.workload.request import Message, Request, Text, Tokenization
+from loadgen.workload.request import Message, Part, Request, Text, Tokenization
 from loadgen.workload.synthetic_media import SyntheticMedia
 from loadgen.workload.words import VOCABULARY
 
@@ -47,7 +47,7 @@ class SyntheticWorkload:
 
     **Beside the text.** A chat begins with the profile's system message, the same in all, and its user message
     holds the images, then the sounds, then the text; without these its content is the text alone. Their tokens
-    come on top of the drawn length.
+    come on top of the drawn length. `prompt_tokens = "none"` leaves the text out.
 
     **Of other kinds** than chats and completions, a request to score is one text of token ids, as long as prompt
     and completion together; one to embed, pool or rerank has inputs, and a query, that are each drawn like a prompt;
@@ -61,7 +61,7 @@ class SyntheticWorkload:
         self._chat = profile.KINDS[workload.kind].conversation
         self._asks_length = profile.KINDS[workload.kind].lengths_asked
         self._inputs = workload.inputs
-        self._prompt_length = inverse_cdf(workload.prompt_tokens)
+        self._prompt_length = None if workload.prompt_tokens is None else inverse_cdf(workload.prompt_tokens)
         self._prompt_length_key = hash_key(seed, Purpose.PROMPT_LENGTH)
         self._output_length = None if workload.output_tokens is None else inverse_cdf(workload.output_tokens)
         self._output_length_key = hash_key(seed, Purpose.OUTPUT_LENGTH)
@@ -80,28 +80,39 @@ class SyntheticWorkload:
             return self._several(index)
         if self._kind == "transcribe" and self._media is not None:
             return Request(index, (Message("user", self._media.parts(index)),))
-        prompt_tokens = self._prompt_length(fraction(self._prompt_length_key, index))
+        prompt_tokens = None
+        if self._prompt_length is not None:
+            prompt_tokens = self._prompt_length(fraction(self._prompt_length_key, index))
         output_tokens = None
         if self._output_length is not None:
             output_tokens = self._output_length(fraction(self._output_length_key, index))
+        if self._chat:
+            messages = self._messages(index, prompt_tokens)
+            if self._kind == "messages":
+                return Request(index, messages, None, prompt_tokens, most_output_tokens=output_tokens)
+            return Request(index, messages, None, prompt_tokens, output_tokens if self._asks_length else None)
+        assert prompt_tokens is not None  # only beside images or sounds may the text be left out
         if self._kind == "score" and output_tokens is not None:
             length = prompt_tokens + output_tokens
             return Request(index, None, self._prompt(index, length), length, scored_tokens=output_tokens)
-        prompt = self._prompt(index, prompt_tokens)
         asked = output_tokens if self._asks_length else None
-        if self._chat and isinstance(prompt, str):
-            user = Message("user", prompt if self._media is None else (*self._media.parts(index), Text(prompt)))
-            messages = (user,) if self._system is None else (self._system, user)
-            if self._kind == "messages":
-                return Request(index, messages, None, prompt_tokens, most_output_tokens=output_tokens)
-            return Request(index, messages, None, prompt_tokens, asked)
-        return Request(index, None, prompt, prompt_tokens, asked)
+        return Request(index, None, self._prompt(index, prompt_tokens), prompt_tokens, asked)
+
+    def _messages(self, index: int, prompt_tokens: int | None) -> tuple[Message, ...]:
+        content: str | tuple[Part, ...] = () if self._media is None else self._media.parts(index)
+        if prompt_tokens is not None:
+            text = self._prompt(index, prompt_tokens)
+            assert isinstance(text, str)  # a chat has no prompts of token ids
+            content = (*content, Text(text)) if content else text
+        user = Message("user", content)
+        return (user,) if self._system is None else (self._system, user)
 
     def _several(self, index: int) -> Request:
         """Inputs that are each drawn by a number of its own, so that none comes twice in a run."""
         queries = int(self._kind == "rerank")
         each = queries + self._inputs
         numbers = range(index * each, (index + 1) * each)
+        assert self._prompt_length is not None  # only beside images or sounds may the text be left out
         lengths = [self._prompt_length(fraction(self._prompt_length_key, number)) for number in numbers]
         texts = tuple(self._prompt(number, length) for number, length in zip(numbers, lengths, strict=True))
         if queries:

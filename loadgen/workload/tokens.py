@@ -210,8 +210,14 @@ def _render(template: str, config: dict[str, Any], path: Path) -> str:
     """One user message of `PROBE_TEXT` as a server writes it, with the settings that chat templates expect."""
     special = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token")}
     messages = [{"role": "user", "content": PROBE_TEXT}]
+    known = {
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": True,
+        **special,
+    }  # defined, as transformers has it
     try:
-        return compile_template(template).render(messages=messages, add_generation_prompt=True, **special)
+        return compile_template(template).render(messages=messages, **known)
     except Exception as fault:  # whatever a foreign template can do wrong
         raise LoadgenError(
             f"workload.tokenizer: the chat template of {path} cannot be rendered ({fault}); "

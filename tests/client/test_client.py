@@ -105,6 +105,18 @@ async def test_fields_of_the_call_stand_over_those_of_the_client():
     assert "max_tokens" not in body
 
 
+@pytest.mark.parametrize("call", [{"max_tokens": 9}, {"extra_body": {"max_tokens": 9}}], ids=["argument", "body"])
+@pytest.mark.parametrize("theirs", [{}, {"max_tokens": 4}, {"max_completion_tokens": 4}], ids=str)
+async def test_a_maximum_of_the_call_beats_the_client_s_whichever_its_name(theirs, call):
+    async with scripted(Vllm().respond) as server, VLLMClient(base_url=server.url, extra_body=theirs) as client:
+        await client.achat("hi", **call)
+        maxima = [name for name in server.seen[-1].json if "max" in name]
+        assert {name: server.seen[-1].json[name] for name in maxima} == {"max_tokens": 9}
+        await client.achat("hi", extra_body={"max_completion_tokens": 3})
+        maxima = [name for name in server.seen[-1].json if "max" in name]
+        assert {name: server.seen[-1].json[name] for name in maxima} == {"max_completion_tokens": 3}
+
+
 async def test_the_vectors_come_in_the_order_of_their_texts():
     data = [{"index": 1, "embedding": [0.5, 1]}, {"index": 0, "embedding": [0.25, 2]}]
 
@@ -137,6 +149,16 @@ async def test_the_model_is_asked_for_once_and_not_where_it_is_given():
         server.seen.clear()
         await VLLMClient("mine", server.url).achat("hi")
     assert [(seen.path, seen.json["model"]) for seen in server.seen] == [("/v1/chat/completions", "mine")]
+
+
+async def test_a_client_tells_its_model_once_it_is_known_and_its_address_without_secrets():
+    async with scripted(Vllm().respond) as server, VLLMClient(base_url=server.url) as client:
+        assert client.model == "auto"
+        await client.achat("hi")
+        assert (client.model, client.base_url) == ("tiny", f"{server.url}/v1")
+    mine = VLLMClient("mine", "http://me:secret@host/proxy/v1/")
+    assert (mine.model, mine.base_url) == ("mine", "http://host/proxy/v1")
+    assert repr(mine) == "VLLMClient(model='mine', base_url='http://host/proxy/v1')"
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
@@ -172,6 +194,10 @@ async def test_the_key_is_sent_and_never_shown(sim):
     with pytest.raises(RequestError) as caught:
         await VLLMClient(base_url=sim.url, api_key="sk-wrong").amodels()
     assert (caught.value.kind, caught.value.status, caught.value.words) == ("http_401", 401, "Unauthorized")
+
+
+async def test_a_key_as_a_file_holds_it_is_the_key(sim):
+    assert (await VLLMClient(base_url=sim.url, api_key="sk-key\n").amodels())[0].id
 
 
 async def test_a_key_that_a_server_says_back_is_cut_out_of_its_words():

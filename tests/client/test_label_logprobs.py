@@ -99,9 +99,74 @@ async def test_a_server_that_does_not_tell_the_end_of_an_answer_has_no_label_log
         return said
 
     async with scripted(respond) as server, VLLMClient(base_url=server.url) as client:
-        assert (await client.achat("is it?", constrain_labels=["yes", "no"])).label == "yes"
-        with pytest.raises(LabelError, match="the token that ends an answer"):
-            await client.achat("is it?", constrain_labels=["yes", "no"], logprobs=True)
+        plain = await client.achat("is it?", constrain_labels=["yes", "no"])
+        assert (plain.label, plain.label_logprobs, plain.label_logprobs_failure) == ("yes", None, None)
+        asked = await client.achat("is it?", constrain_labels=["yes", "no"], logprobs=True)
+    assert (asked.label, asked.label_logprobs) == ("yes", None)
+    assert isinstance(asked.label_logprobs_failure, LabelError)
+    assert "the token that ends an answer" in asked.label_logprobs_failure.words
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/v1/completions"])
+async def test_an_answer_that_has_come_is_kept_where_scoring_fails(path):
+    def respond(asked, body):
+        return None if asked == path else Vllm().respond(asked, body)
+
+    async with scripted(respond) as server, VLLMClient(base_url=server.url) as client:
+        response = await client.achat("is it?", constrain_labels=["yes", "no"], logprobs=True)
+    assert (response.label, response.label_logprobs) == ("yes", None)
+    failure = response.label_logprobs_failure
+    assert failure is not None
+    assert (failure.kind, failure.status, path in failure.asked) == ("http_404", 404, True)
+
+
+def without_trial(server):
+    """The requests for one answer: without those that are made once for a server."""
+    paths = [seen.path for seen in server.seen if seen.path not in ("/v1/models", "/version")]
+    paths.remove("/v1/chat/completions")
+    return {path: paths.count(path) for path in set(paths)}
+
+
+FIFTY = [f"label {number}" for number in range(50)]
+
+
+@pytest.mark.anyio
+async def test_the_prompt_of_many_labels_is_tokenized_once():
+    async with scripted(Vllm().respond) as server, VLLMClient(base_url=server.url) as client:
+        await client.achat("is it?", constrain_labels=FIFTY, logprobs=True)
+    # The conversation and each label behind it; and each score.
+    assert without_trial(server) == {
+        "/v1/chat/completions": 1,
+        "/tokenize": 1 + 50,
+        "/detokenize": 1,
+        "/v1/completions": 50,
+    }
+
+
+@pytest.mark.anyio
+async def test_a_prompt_that_does_not_come_back_from_its_text_is_tokenized_once_more_and_not_for_each_label():
+    def respond(path, body):
+        return {"prompt": "something else"} if path == "/detokenize" else Vllm().respond(path, body)
+
+    async with scripted(respond) as server, VLLMClient(base_url=server.url) as client:
+        response = await client.achat("is it?", constrain_labels=FIFTY, logprobs=True)
+    assert response.label_logprobs["label 7"] == -4.0 * (len("label 7") + 1)
+    # The conversation, each label behind it and alone, and the prompt's text.
+    assert without_trial(server)["/tokenize"] == 1 + 2 * 50 + 1
+    assert sum(without_trial(server).values()) == 1 + 1 + (1 + 2 * 50 + 1) + 50
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("labels", [None, ["yes", "no"]])
+async def test_labels_whose_log_probabilities_nobody_wants_cost_one_request(labels):
+    asked = {"logprobs": True, "label_logprobs": "none"}
+    async with scripted(Vllm().respond) as server, VLLMClient(base_url=server.url) as client:
+        await client.asupports_bare_label_constraint()
+        response = await client.achat("is it?", constrain_labels=labels, **asked)
+    assert without_trial(server) == {"/v1/chat/completions": 1}
+    assert response.logprobs is not None
+    assert (response.label_logprobs, response.label_logprobs_failure) == (None, None)
 
 
 @pytest.mark.anyio

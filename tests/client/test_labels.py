@@ -1,7 +1,11 @@
 """Answers that are labels: what is sent, what is tried first, and what a server's disobedience becomes."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+
 import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from loadgen.client import LabelError, RequestError, VLLMClient
 from loadgen.client.labels import check_labels
@@ -41,6 +45,24 @@ async def test_a_choice_is_one_of_the_labels_and_is_constrained_by_the_current_f
     assert constraint == CURRENT
 
 
+@pytest.mark.parametrize(
+    ("theirs", "call", "sent"),
+    [
+        ({}, {}, 0.0),
+        ({}, {"temperature": 0.7}, 0.7),
+        ({"temperature": 0.7}, {}, 0.7),
+        ({"temperature": 0.7}, {"temperature": 1.0}, 1.0),
+        ({}, {"extra_body": {"temperature": 0.7}}, 0.7),
+    ],
+)
+async def test_a_label_is_the_likeliest_unless_a_temperature_is_given(theirs, call, sent):
+    async with scripted(Vllm().respond) as server, VLLMClient(base_url=server.url, extra_body=theirs) as client:
+        await client.achat("is it?", constrain_labels=LABELS, **call)
+        assert chats(server)[-1]["temperature"] == sent
+        await client.achat("is it?", **call)
+        assert chats(server)[-1].get("temperature") == (sent or None)  # without labels the server's own default
+
+
 async def test_an_older_server_gets_the_older_field():
     async with scripted(Vllm("0.9.2", "guided_choice").respond) as server, VLLMClient(base_url=server.url) as client:
         assert (await client.achat("is it?", constrain_labels=LABELS)).label == "yes"
@@ -62,6 +84,28 @@ async def test_the_trial_is_made_once_for_many_choices_at_once():
         assert client.supports_bare_label_constraint  # known: nothing is asked
     trials = [each for each in constraints(server) if each == {"structured_outputs": {"choice": ["qzxj"]}}]
     assert len(trials) == 1
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["open", "not open"])
+async def test_ten_first_calls_at_once_ask_for_the_model_once_and_make_one_trial(held):
+    async with scripted(Vllm().respond) as server, AsyncExitStack() as stack:
+        client = VLLMClient(base_url=server.url)
+        if held:
+            await stack.enter_async_context(client)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(lambda: client.achat("is it?", constrain_labels=LABELS))
+    asked = [seen.path for seen in server.seen]
+    assert (asked.count("/v1/models"), asked.count("/version"), len(chats(server))) == (1, 1, 1 + 10)
+
+
+def test_ten_threads_that_call_first_ask_for_the_model_once_and_make_one_trial():
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(scripted(Vllm().respond)) as server:
+        with VLLMClient(base_url=server.url) as client, ThreadPoolExecutor(10) as pool:
+            answers = list(pool.map(lambda n: client.chat(f"is it {n}?", constrain_labels=LABELS), range(10)))
+        asked = [seen.path for seen in server.seen]
+    assert {answer.label for answer in answers} == {"yes"}
+    assert (asked.count("/v1/models"), asked.count("/version"), len(chats(server))) == (1, 1, 1 + 10)
 
 
 async def test_a_server_that_ignores_the_constraint_silently_is_told():

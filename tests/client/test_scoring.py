@@ -83,6 +83,46 @@ async def test_messages_are_rendered_by_the_server_and_its_words_decide_the_bord
     assert (score.merged, len(score.logprobs)) == (False, 2)
 
 
+@pytest.mark.parametrize("given", [[ChatMessage("user", "hi")], "hi"], ids=["messages", "text"])
+async def test_messages_may_be_given_by_their_name(given):
+    async with scripted(Vllm().respond) as server, VLLMClient(base_url=server.url) as client:
+        score = await client.ascore(messages=given, completion="ok")
+        assert sent(server)["prompt"] == [*map(ord, "<user>hi<assistant>ok")]
+        assert len(score.logprobs) == 2
+        for both in ({}, {"prompt": "a", "messages": given}):
+            with pytest.raises(ValueError, match="either a prompt or messages"):
+                await client.ascore(completion="ok", **both)
+
+
+async def test_fields_of_the_body_reach_what_they_concern_the_rendering_or_the_score():
+    theirs = {"priority": 1, "cache_salt": "s", "chat_template_kwargs": {"enable_thinking": False}, "min_tokens": 9}
+    call = {"priority": 2, "documents": [{"text": "d"}], "response_format": {"type": "json_object"}, "stop": ["x"]}
+    async with scripted(Vllm().respond) as server, VLLMClient(base_url=server.url, extra_body=theirs) as client:
+        await client.ascore([ChatMessage("user", "hi")], "ok", extra_body=call)
+    rendering = next(seen.json for seen in server.seen if seen.path == "/tokenize")
+    # `/tokenize` takes documents among the template's values alone.
+    assert rendering["chat_template_kwargs"] == {"enable_thinking": False, "documents": [{"text": "d"}]}
+    scoring = sent(server)
+    del scoring["prompt"]
+    assert scoring == {
+        "model": "tiny",
+        "priority": 2,
+        "cache_salt": "s",
+        "max_tokens": 1,
+        "temperature": 0.0,
+        "echo": True,
+        "logprobs": 0,
+    }
+
+
+async def test_fields_of_a_choice_reach_the_scores_of_its_labels():
+    async with scripted(Vllm().respond) as server, VLLMClient(base_url=server.url) as client:
+        call = {"label_logprobs": "exact", "extra_body": {"priority": 2}}
+        await client.achat("is it?", constrain_labels=["yes", "no"], **call)
+    scores = [seen.json for seen in server.seen if seen.path == "/v1/completions"]
+    assert [body.get("priority") for body in scores] == [2, 2]
+
+
 async def test_a_completion_without_a_token_of_its_own_has_no_score():
     def respond(path, body):
         return {"count": 1, "tokens": [5]} if path == "/tokenize" else Vllm().respond(path, body)

@@ -30,6 +30,15 @@ def test_a_text_that_merges_with_its_context_counts_what_it_adds():
     assert merged.count == 0
 
 
+def test_what_a_text_was_cut_into_is_a_sequence_of_its_tokens():
+    tokens = (Token("hel", 4), Token("lo", 6), Token("!", 7))
+    tokenized = Tokenized(tokens)
+    assert len(tokenized) == 3
+    assert tuple(tokenized) == tokens
+    assert (tokenized[0], tokenized[-1], tokenized[1:]) == (tokens[0], tokens[2], tokens[1:])
+    assert Token("lo", 6) in tokenized
+
+
 def test_a_text_is_one_message_of_the_user():
     assert messages_of("hi") == (Message("user", "hi"),)
 

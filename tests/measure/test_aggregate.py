@@ -347,6 +347,26 @@ def test_a_record_has_the_id_by_which_the_targets_log_names_the_request(build: A
     assert json.loads(meter.flush(build.origin_ns).records)["request_id"] == "r-1"
 
 
+@pytest.mark.parametrize(
+    ("texts", "account", "text"),
+    [
+        (["ye", "s"], COMPLETED, "yes"),
+        (["ye"], CANCELLED, "ye"),
+        ([], COMPLETED, ""),  # it is known to say nothing
+        ([], CANCELLED, None),
+        (None, COMPLETED, None),
+    ],
+)
+def test_a_record_has_the_text_that_came_where_it_was_kept(
+    build: Any, texts: list[str] | None, account: str, text: str | None
+) -> None:
+    meter = StageMeter(0, build.grid(), None, keep_records=True)
+    outcome = build.outcome(account=account)
+    outcome.exchange.texts = texts
+    meter.record(outcome)
+    assert json.loads(meter.flush(build.origin_ns).records).get("text") == text
+
+
 def test_loop_lag_is_kept_by_its_own_instant(build: Any) -> None:
     meter = StageMeter(0, build.grid(), None, keep_records=False)
     meter.lag(build.origin_ns + 2 * NS_PER_SECOND, 3 * MS)

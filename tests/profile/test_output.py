@@ -4,10 +4,15 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ProfileError
-from loadgen.profile.output import resolve_dir
+from loadgen.profile.output import Output, resolve_dir
 from tests.profile.reading import SMALL, fault
 
 STARTED = datetime.datetime(2026, 1, 31, 23, 59, 58)
+
+
+@pytest.mark.parametrize(("records", "texts", "lines"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, True)])
+def test_texts_are_kept_in_a_line_for_each_request(records: int, texts: int, lines: bool) -> None:
+    assert Output(records=bool(records), texts=bool(texts)).lines is lines
 
 
 def test_a_runs_folder_has_its_name_and_time() -> None:

@@ -30,6 +30,10 @@ CHOICE = ("kind=choice", 'labels=["a", "b"]')
             ["kind=messages", "output_tokens=none"],
             'kind = "messages" needs output_tokens: its API has no answer without a maximum',
         ),
+        (
+            ["prompt_tokens=none"],
+            'prompt_tokens = "none" needs images or audio: without a text there would be nothing to say',
+        ),
         (["kind=transcribe"], 'kind = "transcribe" needs audio, one sound a request'),
         (["kind=transcribe", "audio.count=2"], 'kind = "transcribe" needs audio, one sound a request'),
         (["kind=responses", "images.count=1"], 'images needs kind = "chat" or "choice"'),

@@ -103,6 +103,15 @@ async def test_a_label_that_max_tokens_cuts_off_is_an_error(client):
     assert caught.value.kind == "not_a_label"
 
 
+async def test_the_same_question_has_the_same_label_each_time(client):
+    # At the server's own default of 1 the model of random weights says more than one.
+    async with client:
+        answers = {(await client.achat(QUESTION, constrain_labels=LABELS)).label for _ in range(10)}
+        drawn = {(await client.achat(QUESTION, constrain_labels=LABELS, temperature=1.0)).label for _ in range(30)}
+    assert len(answers) == 1
+    assert len(drawn) > 1
+
+
 @pytest.mark.parametrize("labels", [LABELS, PREFIXES], ids=["apart", "prefixes"])
 async def test_label_log_probabilities_are_those_of_transformers(client, tokenizer, reference, labels):
     answer = await client.achat(QUESTION, constrain_labels=labels, logprobs=True, temperature=0.0)
@@ -152,6 +161,16 @@ async def test_a_score_after_messages_is_after_the_server_s_own_template(client,
     expected = reference(ids, len(prompt))
     assert [each.logprob for each in score.logprobs] == pytest.approx(expected, abs=TOLERANCE)
     assert {len(each.top_logprobs) for each in score.logprobs} == {3}
+
+
+async def test_a_score_takes_the_fields_of_a_chat_that_has_the_same_prompt(client, tokenizer):
+    body = {"cache_salt": "salt", "documents": [{"text": "a"}], "chat_template_kwargs": {"x": 1}, "min_tokens": 5}
+    form = {"response_format": {"type": "json_object"}}
+    score = await client.ascore(messages=QUESTION, completion="yes", extra_body=body | form)
+    plain = await client.ascore(messages=QUESTION, completion="yes")
+    assert score.sum == pytest.approx(plain.sum, abs=TOLERANCE)
+    chat = await client.achat(QUESTION, max_tokens=5, extra_body=body)
+    assert chat.usage.prompt_tokens == len(rendered(tokenizer, QUESTION))
 
 
 async def test_a_completion_that_merges_with_its_prompt_is_flagged_and_scored_as_sent(client, tokenizer, reference):

@@ -3,10 +3,13 @@
 All tests share one engine. It belongs to one event loop, which runs in a thread of its own.
 """
 
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+import msgspec
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from conftest import ENGINE_ARGS
@@ -246,14 +249,8 @@ def test_a_name_that_is_no_sampling_parameter_is_refused(started):
 )
 def test_a_value_that_vllms_core_could_not_read_is_refused_before_a_model_is_loaded(tiny_model, name, value):
     target = EngineTarget(model=str(tiny_model), engine_args=ENGINE_ARGS)
-    workload = Workload(body={name: value})
-
-    async def opening() -> None:
-        async with open_engine(target, workload, (workload, chat("x")), None, MonotonicClock()):
-            raise AssertionError("opened")
-
     with pytest.raises(LoadgenError, match=rf"workload\.body\.{name} = .*vLLM refuses it") as refusal:
-        anyio.run(opening)
+        anyio.run(opening, target, Workload(body={name: value}))
     assert refusal.value.exit_code == 2
 
 
@@ -350,3 +347,90 @@ def test_a_template_of_ones_own_is_used_and_encoded_without_further_special_toke
     got = prompt_ids(started, chat("hello"), request_format=form)
     assert got == started.tokenizer.encode("<|bos|>hello", add_special_tokens=False)
     assert got.count(started.tokenizer.bos_token_id) == 1
+
+
+OWN = "{% for message in messages %}<|bos|>{{ message.content }}{% endfor %}"
+SEES = (
+    "{{ bos_token }}{% if not enable_thinking %}no thoughts{% endif %}{{ tools is none and documents is none }}"
+    "{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}{% generation %}{{ messages[0].content }}"
+    "{% endgeneration %}{% if add_generation_prompt %}<|im_start|>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("form", ["default-template", OWN, SEES])
+@pytest.mark.parametrize("fields", [{}, {"enable_thinking": True}, {"enable_thinking": False}], ids=str)
+def test_every_template_is_rendered_as_transformers_renders_it(started, form, fields):
+    template = None if form == "default-template" else form
+    theirs = started.tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hello"}],
+        chat_template=template,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=False,
+        **fields,
+    )
+    got = prompt_ids(started, chat("hello"), request_format=form, body={**GREEDY, "chat_template_kwargs": fields})
+    assert got == theirs
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('only\nwith tools') }}", "fails: only with tools"),
+        ("{{ messages.clear() }}", "fails: access to attribute 'clear'"),  # the sandbox changes nothing
+    ],
+)
+def test_a_template_that_fails_fails_the_request_with_its_reason(started, template, words):
+    with pytest.raises(ValueError, match="the template of target.request_format " + words):
+        prompt_ids(started, chat("hello"), request_format=template)
+
+
+# --- a tokenizer that writes chats in code ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mistral_model(tmp_path_factory) -> Path:
+    """The folder of a tiny model under a tokenizer of Mistral's, which comes with its library."""
+    import mistral_common
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("mistral")
+    shutil.copy(Path(mistral_common.__file__).parent / "data" / "tekken_240911.json", folder / "tekken.json")
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 11}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(vocab_size=131_072, dtype="float32", **shape, **ends)).save_pretrained(folder)
+    return folder
+
+
+def test_a_chat_of_a_mistral_tokenizer_is_what_its_library_writes(mistral_model):
+    from mistral_common.protocol.instruct.messages import UserMessage
+    from mistral_common.protocol.instruct.request import ChatCompletionRequest
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    library = MistralTokenizer.from_file(str(mistral_model / "tekken.json"))
+    theirs = library.encode_chat_completion(ChatCompletionRequest(messages=[UserMessage(content="hello")])).tokens
+    target = EngineTarget(model=str(mistral_model), engine_args={**ENGINE_ARGS, "tokenizer_mode": "mistral"})
+    workload = Workload(body=GREEDY)
+
+    async def asked() -> tuple[list[int], Exchange]:
+        async with open_engine(target, workload, (workload, chat("x", 2)), None, MonotonicClock()) as session:
+            prepared, exchange = session.prepare(chat("hello", 4)), Exchange(texts=[])
+            await session.send(prepared, exchange)
+            # What such a tokenizer would pass over is refused.
+            own = msgspec.structs.replace(target, request_format=OWN)
+            thinking = Workload(body={"chat_template_kwargs": {"enable_thinking": False}})
+            for asking, words in (((own, workload), "takes no template"), ((target, thinking), "enable_thinking: ")):
+                with pytest.raises(LoadgenError, match=words):
+                    EngineSession(session._engine, *asking, lambda: 0, tokenizer=session._tokenizer, chat_template=None)
+            return prepared.prompt["prompt_token_ids"], exchange
+
+    ids, exchange = anyio.run(asked)
+    assert ids == theirs
+    assert (exchange.failure, exchange.prompt_tokens, exchange.output_tokens) == (None, len(theirs), 4)
+
+
+async def opening(target: EngineTarget, workload: Workload) -> None:
+    async with open_engine(target, workload, (workload, chat("x", 2)), None, MonotonicClock()):
+        raise AssertionError("opened")

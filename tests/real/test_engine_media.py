@@ -5,7 +5,7 @@ Each model says by the prompt tokens that it counts how many items it saw.
 
 import io
 import wave
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from loadgen.profile import Audio as AudioTable
 from loadgen.profile import EngineTarget, Images, Workload
 from loadgen.targets.engine.opening import open_engine
 from loadgen.targets.engine.session import EngineSession
-from loadgen.workload.prompt import compose
-from loadgen.workload.request import Message, Request, Tokenization
+from loadgen.workload.request import Audio, Image, Message, Part, Request, Text, Tokenization
 from loadgen.workload.sources import make_workload
 
 # The first test of each model waits for its engine.
@@ -51,8 +50,10 @@ class Opened:
         self.portal.call(send)
         return exchange
 
-    def say(self, *texts: str, **media: Any) -> Exchange:
-        return self.answer(*compose(texts=texts, **media))
+    def say(self, text: str, *, images: Sequence[Any] = (), audio: Sequence[Any] = ()) -> Exchange:
+        """Images, sounds and a text, in the order in which the synthetic source has them."""
+        parts: tuple[Part, ...] = (*map(Image, images), *map(Audio, audio), Text(text))
+        return self.answer(Message("user", parts if len(parts) > 1 else text))
 
 
 @contextmanager
@@ -132,18 +133,6 @@ def test_another_image_has_another_answer(images):
     assert len({"".join(images.say("what?", images=[image]).texts) for image in noise}) > 1
 
 
-def test_images_alone_are_a_prompt_of_markers(images):
-    exchange = images.say(images=[picture("red"), picture("blue", (640, 480))])
-    assert exchange.failure is None, exchange.message
-    # Each marker with its line end, which is a token of its own.
-    assert exchange.prompt_tokens == 2 * (IMAGE_TOKENS + 1)
-
-
-def test_several_images_and_texts_stand_in_rounds(images):
-    exchange = images.say("one", "two", images=[picture("red"), picture("blue")])
-    assert exchange.failure is None, exchange.message
-
-
 def test_more_images_than_the_engine_takes_fail_and_it_goes_on(images):
     exchange = images.say("what?", images=[picture("red")] * 4)
     assert exchange.failure == "request"
@@ -180,13 +169,6 @@ def test_another_sample_rate_is_the_same_length_of_sound(plain_audio):
     assert len(counts) == 1
 
 
-def test_sounds_alone_are_a_prompt_of_placeholders(plain_audio):
-    exchange = plain_audio.say(audio=[wav(1, 440)])
-    assert exchange.failure is None, exchange.message
-    # The placeholder's begin and end, and its line end.
-    assert exchange.prompt_tokens == AUDIO_TOKENS_PER_SECOND + 3
-
-
 def test_sound_that_cannot_be_decoded_fails_naming_it(plain_audio):
     exchange = plain_audio.say("what?", audio=[b"junk"])
     assert exchange.failure == "request"
@@ -196,8 +178,8 @@ def test_sound_that_cannot_be_decoded_fails_naming_it(plain_audio):
 # --- synthetic media --------------------------------------------------------------------------------------------------
 
 
-def synthetic(tokenization: Tokenization, **media: Any) -> tuple[Message, ...]:
-    workload = make_workload(Workload(prompt_tokens=32, output_tokens=4, **media), tokenization, 1)
+def synthetic(tokenization: Tokenization, **asked: Any) -> tuple[Message, ...]:
+    workload = make_workload(Workload(**{"prompt_tokens": 32, "output_tokens": 4} | asked), tokenization, 1)
     messages = workload.request(7).messages
     assert messages is not None
     return messages
@@ -215,3 +197,19 @@ def test_a_synthetic_sound_comes_on_top_of_the_text(plain_audio):
     exchange = plain_audio.answer(*synthetic(tokenization, audio=AudioTable(seconds=2)))
     assert exchange.failure is None, exchange.message
     assert exchange.prompt_tokens == 32 + 2 * AUDIO_TOKENS_PER_SECOND + 2
+
+
+def test_synthetic_images_alone_are_a_prompt_of_markers(images):
+    tokenization = images.session.opening.tokenization
+    exchange = images.answer(*synthetic(tokenization, prompt_tokens=None, images=Images(count=2, width=64, height=48)))
+    assert exchange.failure is None, exchange.message
+    # Each marker with its line end, which is a token of its own.
+    assert exchange.prompt_tokens == 2 * (IMAGE_TOKENS + 1)
+
+
+def test_synthetic_sounds_alone_are_a_prompt_of_placeholders(plain_audio):
+    tokenization = plain_audio.session.opening.tokenization
+    exchange = plain_audio.answer(*synthetic(tokenization, prompt_tokens=None, audio=AudioTable(seconds=1)))
+    assert exchange.failure is None, exchange.message
+    # The placeholder's begin and end, and its line end.
+    assert exchange.prompt_tokens == AUDIO_TOKENS_PER_SECOND + 3

@@ -102,10 +102,11 @@ def test_a_step_drains_while_the_next_ones_run() -> None:
         ({"kind": "responses"}, 10, 4),
         ({"kind": "messages"}, 10, None),  # no more than 4
         ({"kind": "transcribe", "audio": {}}, 0, None),
+        ({"images": {}, "prompt_tokens": "none"}, 0, 4),
     ],
 )
 def test_a_request_has_the_tokens_of_its_kind(workload: dict[str, Any], prompt: float, output: float | None) -> None:
-    run = of(OFFLINE, prompt_tokens=10, output_tokens=4, **workload)
+    run = of(OFFLINE, **{"prompt_tokens": 10, "output_tokens": 4} | workload)
     assert (run.prompt_tokens, run.output_tokens) == (prompt, output)
 
 

@@ -1,4 +1,4 @@
-"""A conversation becomes messages, and messages become one prompt: in each format, with each mix of media."""
+"""Messages become one prompt: in each format, with each mix of media."""
 
 from datetime import datetime
 from pathlib import Path
@@ -16,11 +16,10 @@ from loadgen.workload.prompt import (
     Format,
     PromptError,
     compile_template,
-    compose,
     prompt_format,
     render,
 )
-from loadgen.workload.request import Audio, Image, Message, Text, Video, text_of
+from loadgen.workload.request import Audio, Image, Message, Text, Video
 
 # A model's chat template that knows blocks and places markers of its own.
 CHAT = """\
@@ -34,111 +33,34 @@ CHAT = """\
 {%- if add_generation_prompt %}<|assistant|>{% endif %}"""
 TEXT_ONLY = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 EARLIER = (Message("user", "who?"), Message("assistant", "me"))
+BRIEF = Message("system", "be brief")
+IMG, JPG = Image("i"), Image("j")
+WAV, MP3 = Audio("a"), Audio("b")
 
 
-def chat(turns: list[dict]) -> str:
-    """What a tokenizer with that chat template writes."""
-    return compile_template(CHAT).render(messages=turns, add_generation_prompt=True)
+def user(*parts: str | Image | Audio) -> Message:
+    """A user message: one text as it is, all else as parts in order."""
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return Message("user", parts[0])
+    return Message("user", tuple(Text(part) if isinstance(part, str) else part for part in parts))
+
+
+def by(template: str):
+    """What a tokenizer writes by a template."""
+    return lambda turns: compile_template(template).render(messages=turns, add_generation_prompt=True)
 
 
 def written(messages, form=PLAIN, **settings):
-    settings = {"chat_template": chat} | settings
-    return render(messages, form if isinstance(form, Format) else prompt_format(form), **settings)
-
-
-# --- composed ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ({"texts": ["hello"]}, (Message("user", "hello"),)),
-        ({"texts": ["hello ", "there", "", "!"]}, (Message("user", "hello there!"),)),
-        ({"texts": ["hello", " \n"]}, (Message("user", "hello"),)),
-        (
-            {"prefix": ["be", "", "brief"], "texts": ["hello"]},
-            (Message("system", "be brief"), Message("user", "hello")),
-        ),
-        ({"images": ["i"]}, (Message("user", (Image("i"),)),)),
-        ({"images": [None, "i", ""], "audio": [None]}, (Message("user", (Image("i"),)),)),
-        ({"audio": ["a"], "texts": ["hello"]}, (Message("user", (Audio("a"), Text("hello"))),)),
-        ({"images": ["i"], "videos": [None, ""]}, (Message("user", (Image("i"),)),)),
-        (
-            {"images": ["i", "j", "k"], "audio": ["a"], "texts": ["s", "t"]},
-            (Message("user", (Image("i"), Audio("a"), Text("s"), Image("j"), Text("t"), Image("k"))),),
-        ),
-        ({"texts": ["and?"], "history": EARLIER}, (*EARLIER, Message("user", "and?"))),
-        (
-            {"prefix": ["be brief"], "texts": ["and?"], "history": EARLIER},
-            (Message("system", "be brief"), *EARLIER, Message("user", "and?")),
-        ),
-    ],
-)
-def test_texts_and_media_become_messages(said, expected):
-    assert compose(**said) == expected
-
-
-def test_system_messages_of_the_history_join_the_prefix_and_one_that_says_the_same_does_not_say_it_twice():
-    history = (Message("system", "be brief"), *EARLIER, Message("system", "be kind"))
-    system, *others = compose(prefix=["be", "brief"], texts=["and?"], history=history)
-    assert system == Message("system", "be brief be kind")
-    assert others == [*EARLIER, Message("user", "and?")]
-
-
-def test_a_system_message_with_an_image_stays_where_it_is():
-    history = (*EARLIER, Message("system", (Text("look"), Image("i"))))
-    assert compose(texts=["and?"], history=history) == (*history, Message("user", "and?"))
-
-
-@pytest.mark.parametrize("said", [{}, {"texts": ["", " "]}, {"images": [None]}, {"prefix": ["be brief"]}])
-def test_a_request_with_neither_text_nor_media_is_refused(said):
-    with pytest.raises(PromptError, match="nothing to say"):
-        compose(history=EARLIER, **said)
-
-
-@pytest.mark.parametrize(("videos", "words"), [(["v"], "has 1 video$"), (["v", b"w"], "has 2 videos$")])
-def test_video_is_refused_with_its_count(videos, words):
-    with pytest.raises(PromptError, match=f"video is not supported, and the request {words}"):
-        compose(texts=["hello"], videos=videos)
-
-
-NUMBERED = st.integers(0, 4)
-
-
-@given(NUMBERED, NUMBERED, NUMBERED)
-def test_rounds_hold_every_item_once_and_in_order(images, audio, texts):
-    said = {"images": [f"i{n}" for n in range(images)], "audio": [f"a{n}" for n in range(audio)]}
-    words = [f"t{n}" for n in range(texts)]
-    assume(images + audio > 0)
-    (message,) = compose(texts=words, **said)
-    assert [part.source for part in message.content if isinstance(part, Image)] == said["images"]
-    assert [part.source for part in message.content if isinstance(part, Audio)] == said["audio"]
-    assert [part.text for part in message.content if isinstance(part, Text)] == words
-    # A round is over before the next begins: the n-th of a kind comes before the n+1-th of any.
-    rounds = [int((part.text if isinstance(part, Text) else part.source)[1:]) for part in message.content]
-    assert rounds == sorted(rounds)
-
-
-TEXTS = st.lists(st.text(max_size=5), max_size=4)
-
-
-@given(TEXTS, TEXTS, TEXTS, st.booleans())
-def test_no_text_that_says_something_is_lost(prefix, texts, turns, with_image):
-    history = [Message(("system", "user", "assistant")[i % 3], text) for i, text in enumerate(turns)]
-    images = ["i"] if with_image else []
-    assume(images or any(text.strip() for text in texts))
-    messages = compose(prefix=prefix, texts=texts, images=images, history=history)
-    everything = [text_of(message) for message in messages]
-    for text in (*prefix, *texts, *turns):
-        assert not text.strip() or any(text in said for said in everything)
-    assert sum(message.role == "system" for message in messages) <= 1
+    """The prompt; by the template of the format, the user's own or the model's, as a session has it."""
+    read = prompt_format(form)
+    return render(messages, read, **{"chat_template": by(read.template or CHAT)} | settings)
 
 
 # --- the format -------------------------------------------------------------------------------------------------------
 
 
 def test_a_template_may_be_inline():
-    prompt = written(compose(prefix=["be brief"], texts=["hello"]), TEXT_ONLY)
+    prompt = written((BRIEF, user("hello")), TEXT_ONLY)
     assert (prompt.text, prompt.special) == ("system: be brief\nuser: hello\n", True)
 
 
@@ -147,25 +69,13 @@ def test_a_template_may_be_a_file_which_is_read_once(tmp_path: Path):
     file.write_text(TEXT_ONLY, encoding="utf-8")
     form = prompt_format(str(file))
     file.unlink()
-    assert [written(compose(texts=[text]), form).text for text in ("a", "b")] == ["user: a\n", "user: b\n"]
-
-
-def test_a_template_is_compiled_with_the_format_and_not_again(monkeypatch: pytest.MonkeyPatch):
-    form = prompt_format(TEXT_ONLY)
-    # Without the compiler a second compilation could not go unseen.
-    monkeypatch.setattr("jinja2.environment.Environment.compile", None)
-    assert written(compose(texts=["hello"]), form).text == "user: hello\n"
+    assert form == Format("own", TEXT_ONLY)
 
 
 def test_a_long_inline_template_is_no_path():
     # 20,000 characters are more than any path can have.
-    prompt = written(compose(texts=["hello"]), "{{ messages[0].content }}" + "x" * 20_000)
-    assert prompt.text.startswith("hellox")
-
-
-def test_own_templates_know_the_begin_and_the_end_of_a_text():
-    form = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{% if add_generation_prompt %}>{% endif %}"
-    assert written(compose(texts=["hello"]), form, bos_token="<s>", eos_token="</s>").text == "<s>hello</s>>"
+    template = "{{ messages[0].content }}" + "x" * 20_000
+    assert prompt_format(template) == Format("own", template)
 
 
 def refusal(value: str) -> str:
@@ -217,86 +127,83 @@ def test_a_template_that_does_not_parse_is_refused(tmp_path: Path, source: str):
 
 # --- rendered ---------------------------------------------------------------------------------------------------------
 
-BE = {"prefix": ["be", "brief"]}
-MIXED = {"images": ["i", "j"], "audio": ["a"]}
-
 
 @pytest.mark.parametrize(
-    ("said", "templated", "plain"),
+    ("messages", "templated", "plain"),
     [
-        ({"texts": ["hello"]}, "<|user|>hello", "hello"),
-        ({"texts": ["hel", "lo"]}, "<|user|>hello", "hello"),
-        (BE | {"texts": ["hello"]}, "<|system|>be brief<|user|>hello", "be brief hello"),
-        ({"images": ["i"], "texts": ["what?"]}, "<|user|><img/>what?", "<image>\nwhat?"),
-        ({"images": ["i", "j"], "texts": ["what?"]}, "<|user|><img/>what?<img/>", "<image>\n<image>\nwhat?"),
-        ({"images": ["i"], "texts": ["a", "b"]}, "<|user|><img/>ab", "<image>\nab"),
-        ({"audio": ["a"], "texts": ["what?"]}, "<|user|><snd/>what?", "<|audio|>\nwhat?"),
-        ({"audio": ["a", "b"], "texts": ["x"]}, "<|user|><snd/>x<snd/>", "<|audio|>\n<|audio|>\nx"),
-        (MIXED | {"texts": ["x"]}, "<|user|><img/><snd/>x<img/>", "<image>\n<|audio|>\n<image>\nx"),
-        (BE | {"images": ["i"]}, "<|system|>be brief<|user|><img/>", "be brief <image>\n"),
-        (BE | {"audio": ["a"]}, "<|system|>be brief<|user|><snd/>", "be brief <|audio|>\n"),
+        ((user("hello"),), "<|user|>hello", "hello"),
+        ((user("hel", "lo"),), "<|user|>hello", "hello"),
+        ((BRIEF, user("hello")), "<|system|>be brief<|user|>hello", "be brief hello"),
+        ((user(IMG, "what?"),), "<|user|><img/>what?", "<image>\nwhat?"),
+        ((user(IMG, "what?", JPG),), "<|user|><img/>what?<img/>", "<image>\n<image>\nwhat?"),
+        ((user(IMG, "a", "b"),), "<|user|><img/>ab", "<image>\nab"),
+        ((user(WAV, "what?"),), "<|user|><snd/>what?", "<|audio|>\nwhat?"),
+        ((user(WAV, "x", MP3),), "<|user|><snd/>x<snd/>", "<|audio|>\n<|audio|>\nx"),
+        ((user(IMG, WAV, "x", JPG),), "<|user|><img/><snd/>x<img/>", "<image>\n<|audio|>\n<image>\nx"),
+        ((BRIEF, user(IMG)), "<|system|>be brief<|user|><img/>", "be brief <image>\n"),
+        ((BRIEF, user(WAV)), "<|system|>be brief<|user|><snd/>", "be brief <|audio|>\n"),
         (
-            BE | {"history": EARLIER, "images": ["i"], "texts": ["and?"]},
+            (BRIEF, *EARLIER, user(IMG, "and?")),
             "<|system|>be brief<|user|>who?<|assistant|>me<|user|><img/>and?",
             "be brief who? me <image>\nand?",
         ),
     ],
 )
-def test_a_request_reads_so_in_a_template_and_so_in_plain(said, templated, plain):
-    messages = compose(**said)
+def test_a_request_reads_so_in_a_template_and_so_in_plain(messages, templated, plain):
+    parts = [part for message in messages if not isinstance(message.content, str) for part in message.content]
     for form, text, special in ((DEFAULT_TEMPLATE, templated + "<|assistant|>", True), (PLAIN, plain, False)):
         prompt = written(messages, form)
         assert (prompt.text, prompt.special) == (text, special)
-        assert prompt.images == tuple(said.get("images", ()))
-        assert prompt.audio == tuple(said.get("audio", ()))
-    assert written(messages, CHAT) == written(messages, DEFAULT_TEMPLATE)
+        assert prompt.images == tuple(part.source for part in parts if isinstance(part, Image))
+        assert prompt.audio == tuple(part.source for part in parts if isinstance(part, Audio))
 
 
 @pytest.mark.parametrize("form", [DEFAULT_TEMPLATE, PLAIN, CHAT])
 @pytest.mark.parametrize(
-    ("said", "text"),
-    [
-        ({"images": ["i"]}, "<image>\n"),
-        ({"audio": ["a"]}, "<|audio|>\n"),
-        ({"images": ["i", "j"], "audio": ["a"]}, "<image>\n<|audio|>\n<image>\n"),
-    ],
+    ("media", "text"),
+    [((IMG,), "<image>\n"), ((WAV,), "<|audio|>\n"), ((IMG, WAV, JPG), "<image>\n<|audio|>\n<image>\n")],
 )
-def test_media_alone_are_their_placeholders_in_every_format(form, said, text):
+def test_media_alone_are_their_placeholders_in_every_format(form, media, text):
     # Not even a chat template is needed.
-    prompt = written(compose(**said), form, chat_template=None)
+    prompt = written((user(*media),), form, chat_template=None)
     assert (prompt.text, prompt.special) == (text, False)
 
 
 def test_placeholders_can_be_set():
-    prompt = written(compose(texts=["x"], **MIXED), image_placeholder="[IMG]", audio_placeholder="[SND]")
+    prompt = written((user(IMG, WAV, JPG, "x"),), image_placeholder="[IMG]", audio_placeholder="[SND]")
     assert prompt.text == "[IMG]\n[SND]\n[IMG]\nx"
 
 
 def test_without_a_user_message_the_placeholders_stand_in_the_last_message():
-    messages = (Message("system", (Image("i"), Text("look"))), Message("assistant", "I do"))
+    messages = (Message("system", (IMG, Text("look"))), Message("assistant", "I do"))
     prompt = written(messages)
     assert (prompt.text, prompt.images) == ("look <image>\nI do", ("i",))
 
 
 def test_placeholders_of_earlier_turns_stand_with_the_others_in_the_order_of_the_items():
-    history = (Message("user", (Image("i"), Text("who?"))), Message("assistant", "me"))
-    prompt = written(compose(images=["j"], audio=["a"], texts=["and?"], history=history))
+    prompt = written((user(IMG, "who?"), Message("assistant", "me"), user(JPG, WAV, "and?")))
     assert prompt.text == "who? me <image>\n<image>\n<|audio|>\nand?"
     assert (prompt.images, prompt.audio) == (("i", "j"), ("a",))
 
 
 def test_texts_alone_reach_a_template_as_one_text():
-    messages = (Message("user", (Text("hel"), Text("lo"))),)
-    assert written(messages, TEXT_ONLY).text == "user: hello\n"
+    assert written((user("hel", "lo"),), TEXT_ONLY).text == "user: hello\n"
+
+
+NUMBERED = st.integers(0, 4)
 
 
 @given(NUMBERED, NUMBERED, st.sampled_from([DEFAULT_TEMPLATE, PLAIN]), st.booleans())
 def test_there_is_a_mark_for_each_item(images, audio, form, with_text):
     assume(images or audio or with_text)
-    messages = compose(texts=["x"] if with_text else [], images=["i"] * images, audio=["a"] * audio)
-    prompt = written(messages, form)
+    prompt = written((user(*[IMG] * images, *[WAV] * audio, *["x"] * with_text),), form)
     marks = ("<img/>", "<snd/>") if prompt.special else ("<image>", "<|audio|>")
     assert tuple(map(prompt.text.count, marks)) == (images, audio) == (len(prompt.images), len(prompt.audio))
+
+
+def test_a_tokenizer_that_writes_chats_in_code_gives_ids_which_are_the_prompt():
+    prompt = written((user("hello"),), DEFAULT_TEMPLATE, chat_template=lambda turns: [1, 3, 22177])
+    assert (prompt.text, prompt.special) == ([1, 3, 22177], True)
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
@@ -316,7 +223,7 @@ def test_messages_that_say_nothing_are_refused(messages):
 
 def test_a_model_without_a_chat_template_is_refused_with_the_way_out():
     with pytest.raises(PromptError, match=r'has no chat template: set target\.request_format to "plain"'):
-        written(compose(texts=["hello"]), DEFAULT_TEMPLATE, chat_template=None)
+        written((user("hello"),), DEFAULT_TEMPLATE, chat_template=None)
 
 
 @pytest.mark.parametrize(
@@ -329,19 +236,27 @@ def test_a_model_without_a_chat_template_is_refused_with_the_way_out():
     ],
 )
 def test_a_template_that_fails_fails_the_request_with_its_reason(template, words):
-    messages = compose(texts=["hello"])
+    messages = (user("hello"),)
     with pytest.raises(PromptError, match="the template of target.request_format " + words) as own:
         written(messages, template)
-    compiled = compile_template(template)
     with pytest.raises(PromptError, match="the model's chat template " + words):
-        written(messages, DEFAULT_TEMPLATE, chat_template=lambda turns: compiled.render(messages=turns))
+        written(messages, DEFAULT_TEMPLATE, chat_template=by(template))
     assert "\n" not in str(own.value)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "words"),
+    [([], "writes an empty prompt"), (None, "writes neither a text nor token ids"), ({"input_ids": [1]}, "neither")],
+)
+def test_what_a_tokenizer_writes_and_is_no_prompt_fails_the_request(wrote, words):
+    with pytest.raises(PromptError, match="the model's chat template .*" + words):
+        written((user("hello"),), DEFAULT_TEMPLATE, chat_template=lambda turns: wrote)
 
 
 @pytest.mark.parametrize("template", [TEXT_ONLY, "{% for m in messages %}{{ m.content | trim }}{% endfor %}"])
 def test_a_template_that_knows_text_alone_is_refused_for_media(template):
     with pytest.raises(PromptError, match="has no place for images or audio"):
-        written(compose(images=["i"], texts=["what?"]), template)
+        written((user(IMG, "what?"),), template)
 
 
 # --- templates: what those of models use, and nothing that reaches out of the sandbox ---------------------------------
@@ -353,6 +268,8 @@ def test_a_template_that_knows_text_alone_is_refused_for_media(template):
         ("{% for n in [1, 2, 3] %}{% if n == 2 %}{% break %}{% endif %}{{ n }}{% endfor %}", "1"),
         ("{{ {'a': '<é & more>'} | tojson }}", '{"a": "<é & more>"}'),  # nothing escaped for HTML
         ("{{ {'a': 1} | tojson(indent=1) }}", '{\n "a": 1\n}'),
+        ("{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}", '{"a":2,"b":1}'),
+        ("{% generation %}\nmine{% endgeneration %}", "mine"),
         ("{% if true %}\n  {% if true %}\nx\n  {% endif %}\n{% endif %}\n", "x\n"),  # blocks leave no space behind
         ("{{ strftime_now('%Y') in years }}", "True"),
     ],

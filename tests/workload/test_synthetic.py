@@ -313,6 +313,19 @@ def test_a_request_to_transcribe_is_a_sound_alone() -> None:
     assert workload.request(3) == workload.request(3) != workload.request(4)
 
 
+@pytest.mark.parametrize("system", [None, "be brief"])
+@pytest.mark.parametrize("kind", ["chat", "choice"])
+def test_without_a_text_a_chat_is_its_images_and_sounds_alone(kind: str, system: str | None) -> None:
+    labels = ("yes", "no") if kind == "choice" else ()
+    media = {"images": Images(count=2, width=8, height=8), "audio": Audio(seconds=0.01)}
+    profile = Workload(kind=kind, labels=labels, system=system, prompt_tokens=None, **media)
+    request = SyntheticWorkload(profile, TOY, 0).request(3)
+    *before, user = request.messages or ()
+    assert [message.content for message in before] == ([system] if system else [])
+    assert [type(part) for part in user.content] == [parts.Image, parts.Image, parts.Audio]
+    assert request.prompt_tokens is None
+
+
 def test_a_message_asks_for_a_maximum_and_for_no_exact_length() -> None:
     request = SyntheticWorkload(Workload(kind="messages", output_tokens=9), TOY, 0).request(1)
     assert (request.output_tokens, request.most_output_tokens) == (None, 9)

@@ -36,6 +36,8 @@ class EngineKind(msgspec.Struct, frozen=True, kw_only=True):
     """What of these a request has of its own, where the profile's body leaves it to it."""
     reader: Callable[[Request], ReadOutput] | None = None
     """How the answer to a request is read, where it is more than text."""
+    hears: bool = False
+    """Whether its prompts are sounds to be written down; the body then may say their `language`."""
 
 
 def engine_kind(workload: Workload) -> EngineKind:
@@ -54,6 +56,8 @@ def kind_sampling(
     """
     kind = engine_kind(workload)
     body = {**kind.fields, **workload.body}
+    if kind.hears:  # it is told to the model, and no sampling parameter
+        body.pop("language", None)
     return sampling_of(body, defaults, names, chat=kind.chat, stream=target.stream and kind.streams)
 
 
@@ -83,7 +87,15 @@ def _score(workload: Workload) -> EngineKind:
     )
 
 
-_SPECIAL: Final[dict[str, Callable[[Workload], EngineKind]]] = {"choice": _choice, "score": _score}
+def _transcribe(workload: Workload) -> EngineKind:
+    return EngineKind(fields={"temperature": 0.0}, hears=True)  # as the server, whatever the model's own defaults
+
+
+_SPECIAL: Final[dict[str, Callable[[Workload], EngineKind]]] = {
+    "choice": _choice,
+    "score": _score,
+    "transcribe": _transcribe,
+}
 
 
 def _read_label(labels: Mapping[str, str], output: Any, exchange: Exchange) -> None:

@@ -25,7 +25,9 @@ from loadgen.workload.request import Message, Request, Tokenization
 from loadgen.workload.tokens import PROBE_LINES, PROBE_TEXT, from_token_strings
 
 EMBED: Final = "embed"
-"""The kind of workload, and vLLM's name of the task, for which an engine pools."""
+"""The kind of workload for which an engine pools, and vLLM's name of what it asks of a model."""
+_TASKS: Final = {EMBED: EMBED, "transcribe": "transcription"}
+"""vLLM's names of what kinds of workload ask of a model; the others ask it to generate."""
 _GENERATE: Final = "generate"
 _MANY_TOKENS: Final = 1_000_000
 """An asked length that no minimum of a body is above."""
@@ -109,11 +111,12 @@ def _check_values(fields: Mapping[str, Any], check: Callable[[dict[str, Any]], N
 
 async def check_task(engine: Engine, workload: Workload) -> None:
     """Raise TargetError where the engine, as it runs its model, cannot do what the workload asks for."""
-    needed = EMBED if workload.kind == EMBED else _GENERATE
+    needed = _TASKS.get(workload.kind, _GENERATE)
+    able = workload.kind if workload.kind in _TASKS else needed
     tasks = await vllm_api.tasks_of(engine.vllm)
     if needed not in tasks:
         raise TargetError(
-            f'workload.kind = "{workload.kind}" needs an engine that can {needed}; the model "{engine.served_name}" '
+            f'workload.kind = "{workload.kind}" needs an engine that can {able}; the model "{engine.served_name}" '
             f"can {', '.join(sorted(tasks))} here (see target.engine_args.runner and convert)"
         )
 

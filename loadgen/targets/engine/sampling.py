@@ -18,7 +18,10 @@ _HINTS = {
     "guided_regex": "structured_outputs = { regex = ... }",
     "guided_grammar": "structured_outputs = { grammar = ... }",
     "model": "target.model",
+    "chat_template": "target.request_format",
 }
+_OURS = ("chat_template", "tokenize", "return_dict")
+"""What a chat template's call is told by us, and cannot be told by `chat_template_kwargs`."""
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -76,8 +79,17 @@ def sampling_of(
         lengths=tuple(name for name in ("max_tokens", "min_tokens", "ignore_eos") if name not in unwanted),
         stream=value_of(body, "stream", bool, stream),
         priority=value_of(body, "priority", int, 0),
-        template_fields=dict(value_of(body, "chat_template_kwargs", dict, {})),
+        template_fields=_template_fields(body),
     )
+
+
+def _template_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    fields = value_of(body, "chat_template_kwargs", dict, {})
+    for name in _OURS:
+        if name in fields:
+            hint = f"; use {_HINTS[name]}" if name in _HINTS else ""
+            raise LoadgenError(f"workload.body.chat_template_kwargs.{name}: not for a template{hint}")
+    return dict(fields)
 
 
 def _set_logprobs(fields: dict[str, Any], body: Mapping[str, Any], chat: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.errors import TargetError
+from loadgen.errors import LoadgenError, TargetError
 from loadgen.measure.outcome import Exchange
 from loadgen.profile import EngineTarget, Workload
 from loadgen.targets.base import Opening
@@ -18,9 +18,19 @@ from loadgen.targets.engine import vllm_api
 from loadgen.targets.engine.kinds import EngineKind, ReadOutput, engine_kind, kind_sampling
 from loadgen.targets.engine.lifecycle import ENGINE_DEAD, REFUSED, Engine
 from loadgen.targets.engine.sampling import Sampling
+from loadgen.targets.engine.transcribe import Hearing, transcription_prompt
 from loadgen.targets.http.chunks import ABORT, SERVER_ERROR
 from loadgen.workload.media import decode_audio, decode_image
-from loadgen.workload.prompt import Format, Prompt, PromptError, prompt_format, render
+from loadgen.workload.prompt import (
+    DEFAULT_TEMPLATE,
+    PLAIN,
+    Format,
+    Prompt,
+    PromptError,
+    Turn,
+    prompt_format,
+    render,
+)
 from loadgen.workload.request import Request
 
 _DECODING_THREADS: Final = 2
@@ -33,7 +43,7 @@ class Prepared(msgspec.Struct, frozen=True):
     prompt: dict[str, Any]
     """As vLLM takes it: `prompt_token_ids`."""
     media: Future[dict[str, Any]] | None
-    """What becomes the prompt's `multi_modal_data`, being decoded in a thread."""
+    """What the prompt has beside them, being decoded in a thread."""
     sampling: Any
     asked: int | None
     """Output tokens asked for, where the model is not to end by itself."""
@@ -60,16 +70,32 @@ class EngineSession:
         self._target = target
         self._now_ns = now_ns
         self._tokenizer = tokenizer
-        self._template = chat_template
-        self._format: Format = prompt_format(target.request_format)
+        self._set_format(chat_template)
         self._threads = ThreadPoolExecutor(_DECODING_THREADS, "decode")
         self._session_id = f"loadgen-{secrets.token_hex(4)}"
         self._set_workload(workload)
+
+    def _set_format(self, chat_template: str | None) -> None:
+        """Choose who writes chats, and by which template: the user's own, or the model's."""
+        self._format: Format = prompt_format(self._target.request_format)
+        own = self._format.template
+        self._template = chat_template if own is None else own
+        self._in_code = vllm_api.writes_in_code(self._tokenizer)
+        if self._in_code and own is not None:
+            raise LoadgenError(
+                "target.request_format: the model's tokenizer writes chats in code of its own and takes no template; "
+                f"must be {DEFAULT_TEMPLATE} or {PLAIN}"
+            )
 
     def _set_workload(self, workload: Workload) -> None:
         self._kind: EngineKind = engine_kind(workload)
         defaults, names = vllm_api.default_sampling(self._engine.vllm), vllm_api.sampling_names()
         self._sampling: Sampling = kind_sampling(workload, self._target, defaults, names)
+        for name in vllm_api.unread_values(self._tokenizer, self._sampling.template_fields):
+            raise LoadgenError(f"workload.body.chat_template_kwargs.{name}: the model's tokenizer takes no such value")
+        self._hearing: Hearing | None = None
+        if self._kind.hears:
+            self._hearing = vllm_api.hearing_of(self._engine.vllm, workload.body.get("language"))
 
     def with_workload(self, workload: Workload) -> "EngineSession":
         other = copy(self)
@@ -92,7 +118,9 @@ class EngineSession:
         return Prepared(f"{self._session_id}-{request.index}", prompt, media, sampling, asked, read)
 
     def prompt_of(self, request: Request) -> tuple[dict[str, Any], Future[dict[str, Any]] | None]:
-        """The prompt of a request as vLLM takes it, and its media where there are any."""
+        """The prompt of a request as vLLM takes it, and what its media will add to it, where there are any."""
+        if self._hearing is not None:
+            return {}, self._threads.submit(transcription_prompt, request, self._hearing)
         if request.messages is None:
             if isinstance(request.prompt, str):
                 return vllm_api.prompt_of_ids(self._tokenizer.encode(request.prompt)), None
@@ -100,15 +128,14 @@ class EngineSession:
         rendered = render(
             request.messages,
             self._format,
-            chat_template=None if self._template is None else self._render_chat,
+            chat_template=self._write_chat if self._in_code or self._template is not None else None,
             image_placeholder=self._target.image_placeholder,
             audio_placeholder=self._target.audio_placeholder,
-            # Not every tokenizer that vLLM has is one of transformers, and has these.
-            bos_token=getattr(self._tokenizer, "bos_token", None) or "",
-            eos_token=getattr(self._tokenizer, "eos_token", None) or "",
         )
-        # What a template wrote has its special tokens already: a second begin-of-text would be another prompt.
-        ids = self._tokenizer.encode(rendered.text, add_special_tokens=not rendered.special)
+        ids = rendered.text
+        if isinstance(ids, str):
+            # What a template wrote has its special tokens already: a second begin-of-text would be another prompt.
+            ids = self._tokenizer.encode(ids, add_special_tokens=not rendered.special)
         media = self._decoding(rendered)
         return ({"prompt_token_ids": ids}, media) if media is not None else (vllm_api.prompt_of_ids(ids), None)
 
@@ -144,7 +171,8 @@ class EngineSession:
             exchange.failure, exchange.message = REFUSED, str(error)
             now_ns = self._now_ns()
         except Exception as error:  # vLLM's kinds of error differ from release to release; `failure_of` sorts them
-            known = len(prepared.prompt["prompt_token_ids"])
+            ids = prepared.prompt.get("prompt_token_ids")  # of a sound to be written down, vLLM makes them
+            known = None if ids is None else len(ids)
             exchange.failure, exchange.message = self._engine.failure_of(error, known)
             exchange.target_gone = exchange.failure == ENGINE_DEAD
             now_ns = self._now_ns()
@@ -160,7 +188,7 @@ class EngineSession:
         """
         prompt = prepared.prompt
         if prepared.media is not None:
-            prompt = {**prompt, "multi_modal_data": await asyncio.wrap_future(prepared.media)}
+            prompt = prompt | await asyncio.wrap_future(prepared.media)
         generation = self._engine.generate(prompt, prepared.sampling, prepared.request_id, self._sampling.priority)
         ended = False
         try:
@@ -232,15 +260,12 @@ class EngineSession:
         exchange.failure, exchange.message = ENGINE_DEAD, self._engine.epitaph()
         exchange.target_gone = True
 
-    def _render_chat(self, messages: list[dict[str, Any]]) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            messages,
-            chat_template=self._template,
-            tokenize=False,
-            add_generation_prompt=True,
-            **self._sampling.template_fields,
-        )
-        return text
+    def _write_chat(self, turns: list[Turn]) -> str | list[int]:
+        # Code may write what no text holds, such as a marker that text cannot spell: there the ids are asked for.
+        how = {"tokenize": True} if self._in_code else {"tokenize": False, "chat_template": self._template}
+        asked = {"add_generation_prompt": True, **self._sampling.template_fields, "return_dict": False, **how}
+        written: str | list[int] = self._tokenizer.apply_chat_template(turns, **asked)
+        return written
 
 
 async def tokenizer_of(engine: Engine) -> Any:
@@ -255,10 +280,10 @@ async def tokenizer_of(engine: Engine) -> Any:
 
 
 def _media(prompt: Prompt) -> dict[str, Any]:
-    """Decoded media as vLLM takes them: one item as it is, several as a list."""
+    """`multi_modal_data` as vLLM takes it: one decoded item as it is, several as a list."""
     data: dict[str, Any] = {}
     for kind, sources, decode in (("image", prompt.images, decode_image), ("audio", prompt.audio, decode_audio)):
         items = [decode(source, f"{kind} {number} of {len(sources)}") for number, source in enumerate(sources, 1)]
         if items:
             data[kind] = items[0] if len(items) == 1 else items
-    return data
+    return {"multi_modal_data": data}

@@ -3,14 +3,18 @@
 import dataclasses
 import importlib.util
 import inspect
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from loadgen.errors import LoadgenError
+from loadgen.targets.engine.transcribe import Hearing
 
 _NOT_TO_SET: Final = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "detokenize"})
 """Fields of SamplingParams that are the caller's business, not a request's."""
+
+_FIRST_WITH_EFFORT: Final = 15
+"""The version of Mistral's tokenizers that takes `reasoning_effort`."""
 
 
 def require_vllm() -> None:
@@ -160,6 +164,35 @@ def vector_length(output: Any) -> int:
     return 0 if output is None else int(output.outputs.data.numel())
 
 
+def hearing_of(engine: Any, language: str | None) -> Hearing:
+    """How a model that transcribes is given a sound, in this language (ISO 639-1) where it is told one.
+
+    Raises:
+        LoadgenError: the model, or this release of vLLM, does not take it so.
+    """
+    try:
+        from vllm.config.speech_to_text import SpeechToTextParams
+    except ImportError:
+        raise LoadgenError(
+            'workload.kind = "transcribe": this release of vLLM gives sounds to its models otherwise'
+        ) from None
+    from vllm.model_executor.model_loader import get_model_cls
+
+    config = engine.model_config
+    kind: Any = get_model_cls(config)
+    try:
+        language = kind.validate_language(language)
+    except ValueError as error:
+        raise LoadgenError(f"workload.body.language: {words_of(error)}") from None
+    speech = kind.get_speech_to_text_config(config, "transcribe")
+
+    def prompt_of(samples: Any) -> dict[str, Any]:
+        parameters = SpeechToTextParams(audio=samples, stt_config=speech, model_config=config, language=language)
+        return dict(kind.get_generation_prompt(parameters))
+
+    return Hearing(int(speech.sample_rate), speech.max_audio_clip_s, prompt_of)
+
+
 async def tasks_of(engine: Any) -> tuple[str, ...]:
     """What the engine does with its model: `generate`, `embed`, ..."""
     return tuple(map(str, await engine.get_supported_tasks()))
@@ -183,8 +216,33 @@ def words_of(error: BaseException) -> str:
     return type(error).__name__
 
 
+def writes_in_code(tokenizer: Any) -> bool:
+    """Whether a tokenizer writes chats in code of its own, as Mistral's do: it passes over a template, or refuses it.
+
+    It is tried, since vLLM wraps tokenizers so that their signatures tell nothing.
+    """
+    turns = [{"role": "user", "content": "hello"}]
+    try:
+        wrote = tokenizer.apply_chat_template(turns, chat_template="{{ 'by template' }}", tokenize=False)
+    except Exception:  # whatever code can have against a template
+        return True
+    return bool(wrote != "by template")
+
+
+def unread_values(tokenizer: Any, names: Collection[str]) -> list[str]:
+    """Which of the values for templates a tokenizer is known to pass over: Mistral's takes none, but how hard to reason
+    in its later versions. vLLM's server refuses them, too."""
+    if not getattr(tokenizer, "IS_MISTRAL_TOKENIZER", False):
+        return []
+    read = ("reasoning_effort",) if tokenizer.version >= _FIRST_WITH_EFFORT else ()
+    return [name for name in names if name not in read]
+
+
 def chat_template_of(engine: Any, tokenizer: Any) -> str | None:
-    """The model's chat template: the tokenizer's, else, for a model that takes media, its processor's."""
+    """The model's chat template: the tokenizer's, else, for a model that takes media, its processor's; None where there
+    is none, also since the tokenizer writes chats in code."""
+    if writes_in_code(tokenizer):
+        return None
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, dict):
         template = template.get("default")

@@ -13,6 +13,7 @@ import msgspec
 from loadgen.measure.outcome import Exchange
 from loadgen.targets.http.error_body import one_line, words_of
 from loadgen.targets.http.sse import Event
+from loadgen.targets.http.texts import keep_text, keep_whole
 
 PROTOCOL: Final = "protocol"
 SERVER_ERROR: Final = "server_error"
@@ -152,6 +153,9 @@ class ChunkReader:
             texts += own
         if bears:
             self._bear(event, chunk, texts)
+        if exchange.texts is not None:
+            for choice in chunk.choices or ():
+                _keep_texts(exchange, choice)
         for choice in chunk.choices or ():
             self._note_finish(choice)
         if chunk.usage is not None:
@@ -225,7 +229,8 @@ class ChunkReader:
 
     def _learn_frame(self, data: bytes, name: str) -> None:
         """Keep the bytes around the text `name` of a chunk, where putting another text there changes that text only."""
-        if self._learnt >= _MAX_LEARNT:
+        # Framed events are not decoded, and so would be missing where texts are kept.
+        if self._learnt >= _MAX_LEARNT or self._exchange.texts is not None:
             return
         # Framed events do not look for visible content, so none is learnt before the first was seen.
         if name in _VISIBLE and self._exchange.first_content_ns is None:
@@ -257,6 +262,7 @@ def read_whole(body: bytes, exchange: Exchange) -> None:
     for choice in answer.choices:
         _note_finish(exchange, choice)
     _judge_finish(exchange)
+    keep_whole(exchange, body)
 
 
 def read_other(body: bytes, exchange: Exchange) -> None:
@@ -292,6 +298,14 @@ def _texts(choice: _Choice) -> list[tuple[str, Any]]:
     if delta.reasoning_content is not None:
         texts.append(("reasoning_content", delta.reasoning_content))
     return texts
+
+
+def _keep_texts(exchange: Exchange, choice: _Choice) -> None:
+    """Keep the visible text of the first choice: those of several would be mixed."""
+    if choice.index == 0:
+        for name, text in _texts(choice):
+            if name in _VISIBLE:
+                keep_text(exchange, text)
 
 
 def _is_plain(data: bytes, name: str, text: str) -> bool:

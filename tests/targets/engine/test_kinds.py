@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from loadgen.measure.outcome import Exchange
-from loadgen.profile import EngineTarget, Workload
+from loadgen.profile import Audio, EngineTarget, Workload
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.engine.kinds import engine_kind, kind_sampling
 from loadgen.targets.http.endpoints.choice import choice_endpoint
@@ -89,6 +89,12 @@ def test_a_score_asks_for_as_many_tokens_and_the_same_temperature_as_it_does_ove
 def test_the_others_that_a_score_is_to_tell_are_told_of_the_prompt_as_with_an_echo_over_http():
     asked = sampling(score(body={"logprobs": 3})).of(None)
     assert asked["prompt_logprobs"] == asked["logprobs"] == 3
+
+
+def test_a_transcription_is_greedy_whatever_the_models_own_defaults_and_its_language_is_no_sampling_parameter():
+    workload = Workload(kind="transcribe", audio=Audio(), body={"language": "en", "max_completion_tokens": 9})
+    assert sampling(workload, defaults={"temperature": 0.6}).of(None) == {"max_tokens": 9, "temperature": 0.0}
+    assert engine_kind(workload).hears
 
 
 def test_a_body_lies_over_what_a_kind_asks_for():

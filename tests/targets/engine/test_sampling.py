@@ -143,6 +143,7 @@ def test_a_body_decides_whether_answers_are_streamed(stream):
     ("name", "instead"),
     [
         ("guided_choice", "structured_outputs = { choice = [...] }"),
+        ("chat_template", "target.request_format"),
         ("guided_json", "structured_outputs = { json = ... }"),
         ("guided_regex", "structured_outputs = { regex = ... }"),
         ("guided_grammar", "structured_outputs = { grammar = ... }"),
@@ -187,6 +188,14 @@ def test_all_names_of_no_use_are_told_at_once():
 )
 def test_a_value_of_the_wrong_type_is_refused_by_name(body, words):
     assert fault(body) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("chat_template", "; use target.request_format"), ("tokenize", ""), ("return_dict", "")]
+)
+def test_what_is_no_word_for_a_template_is_refused_among_those_for_it(name, instead):
+    words = f"workload.body.chat_template_kwargs.{name}: not for a template{instead}"
+    assert fault({"chat_template_kwargs": {name: True}}) == words
 
 
 # --- lengths ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import soundfile
 from PIL import Image as Pillow
 
 from loadgen.targets.http.content import openai_messages
-from loadgen.workload.prompt import PromptError, compose
+from loadgen.workload.prompt import PromptError
 from loadgen.workload.request import Audio, Image, Message, Text, Video
 
 
@@ -38,20 +38,19 @@ SOUND = {"type": "input_audio", "input_audio": {"data": base64_of(wav()), "forma
 
 
 @pytest.mark.parametrize(
-    ("said", "content"),
+    ("parts", "content"),
     [
-        ({"texts": ["hel", "lo"]}, "hello"),
-        ({"images": [jpeg()]}, [PICTURE]),
-        ({"audio": [wav()], "texts": ["what?"]}, [SOUND, text("what?")]),
+        ("hello", "hello"),
+        ((Image(jpeg()),), [PICTURE]),
+        ((Audio(wav()), Text("what?")), [SOUND, text("what?")]),
         (
-            {"images": [jpeg(), jpeg()], "audio": [wav()], "texts": ["a", "b"]},
+            (Image(jpeg()), Audio(wav()), Text("a"), Image(jpeg()), Text("b")),
             [PICTURE, SOUND, text("a"), PICTURE, text("b")],
         ),
     ],
 )
-def test_media_become_blocks_and_text_stays_text(said, content):
-    messages = compose(prefix=["be brief"], **said)
-    assert openai_messages(messages) == [
+def test_media_become_blocks_and_text_stays_text(parts, content):
+    assert openai_messages((Message("system", "be brief"), Message("user", parts))) == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": content},
     ]

@@ -9,8 +9,9 @@ from loadgen.measure.outcome import Exchange
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.http.chunks import PROTOCOL, SERVER_ERROR, decode_answer, fail, shown
 from loadgen.targets.http.endpoints.endpoint import Endpoint
-from loadgen.targets.http.endpoints.stream import TypedReader, bear, count, end
+from loadgen.targets.http.endpoints.stream import TypedReader, bear, count, end, objects_of
 from loadgen.targets.http.error_body import words_of
+from loadgen.targets.http.texts import keep_text
 from loadgen.workload.request import Message, text_of
 
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
@@ -52,13 +53,16 @@ def read_message(body: bytes, exchange: Exchange) -> None:
     else:
         count(exchange, told.get("usage"))
         _end(exchange, told.get("stop_reason"))
+        for block in objects_of(told.get("content")):
+            if block.get("type") == "text":
+                keep_text(exchange, block.get("text"))
 
 
 def _read_event(exchange: Exchange, told: dict[str, Any], instant_ns: int) -> bool:
     """Whether this was the last event."""
     kind, delta = told.get("type"), told.get("delta")
     if kind == "content_block_delta" and isinstance(delta, dict) and delta.get("type") in _TOKENS:
-        bear(exchange, instant_ns, visible=delta["type"] == _VISIBLE)
+        bear(exchange, instant_ns, delta.get("text"), visible=delta["type"] == _VISIBLE)
     elif kind == "message_start" and isinstance(told.get("message"), dict):
         usage = told["message"].get("usage")
         # Its output is none yet, or a first guess.

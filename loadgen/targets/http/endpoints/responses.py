@@ -9,8 +9,9 @@ from loadgen.measure.outcome import Exchange
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.http.chunks import ABORT, PROTOCOL, SERVER_ERROR, decode_answer, fail, shown
 from loadgen.targets.http.endpoints.endpoint import Endpoint
-from loadgen.targets.http.endpoints.stream import TypedReader, bear, count, end
+from loadgen.targets.http.endpoints.stream import TypedReader, bear, count, end, objects_of
 from loadgen.targets.http.error_body import words_of
+from loadgen.targets.http.texts import keep_text
 from loadgen.workload.request import Message
 
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
@@ -48,13 +49,17 @@ def read_response(body: bytes, exchange: Exchange) -> None:
         fail(exchange, PROTOCOL, f"a response without a status: {shown(body)}")
     else:
         _close(exchange, told)
+        for item in objects_of(told.get("output")):
+            for part in objects_of(item.get("content")):
+                if part.get("type") == "output_text":
+                    keep_text(exchange, part.get("text"))
 
 
 def _read_event(exchange: Exchange, told: dict[str, Any], instant_ns: int) -> bool:
     """Whether this was the last event."""
     kind = str(told.get("type", ""))
     if kind.endswith(".delta") and told.get("delta"):
-        bear(exchange, instant_ns, visible=kind == _VISIBLE)
+        bear(exchange, instant_ns, told["delta"], visible=kind == _VISIBLE)
     if kind not in _LAST:
         return False
     response = told.get("response")

@@ -9,6 +9,7 @@ from loadgen.measure.outcome import Exchange
 from loadgen.targets.http.chunks import ABORT, DISCONNECT, PROTOCOL, SERVER_ERROR, fail, shown
 from loadgen.targets.http.error_body import words_of
 from loadgen.targets.http.sse import Event
+from loadgen.targets.http.texts import keep_text
 
 _MOST_TOKENS: Final = 2**31
 
@@ -66,9 +67,11 @@ class TypedReader:
         self.ended = self._read(exchange, told, event.instant_ns)
 
 
-def bear(exchange: Exchange, instant_ns: int, *, visible: bool) -> None:
-    """Note a token-bearing event; `visible`: of the answer itself, and not of the reasoning before it."""
+def bear(exchange: Exchange, instant_ns: int, text: Any, *, visible: bool) -> None:
+    """Note a token-bearing event and its text; `visible`: of the answer itself, and not of the reasoning before it."""
     exchange.chunks_ns.append(instant_ns)
+    if visible:
+        keep_text(exchange, text)
     if visible and exchange.first_content_ns is None:
         exchange.first_content_ns = instant_ns
 
@@ -82,6 +85,11 @@ def count(exchange: Exchange, usage: Any) -> None:
         exchange.prompt_tokens = prompt
     if _is_count(output):
         exchange.output_tokens = output
+
+
+def objects_of(value: Any) -> list[dict[str, Any]]:
+    """The objects of a JSON list; none where it is no list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def end(exchange: Exchange, reason: str | None) -> None:

@@ -11,6 +11,7 @@ from loadgen.measure.outcome import Exchange
 from loadgen.targets.base import TargetInfo
 from loadgen.targets.http.chunks import decode_answer, read_other
 from loadgen.targets.http.endpoints.endpoint import Endpoint, Written
+from loadgen.targets.http.texts import keep_text
 from loadgen.workload.request import Audio, Request
 
 _BOUNDARY_BYTES: Final = 16
@@ -42,7 +43,7 @@ def write_form(fields: dict[str, Any], request: Request) -> Written:
         b'Content-Disposition: form-data; name="%s"\r\n\r\n%s' % (name.encode(), _text(value).encode())
         for name, value in fields.items()
     ]
-    parts.append(_FILE + b"\r\n\r\n" + _sound(request))
+    parts.append(_FILE + b"\r\n\r\n" + sound_of(request))
     line = b"--" + boundary.encode()
     body = b"".join(line + b"\r\n" + part + b"\r\n" for part in parts) + line + b"--\r\n"
     return Written(body, f"multipart/form-data; boundary={boundary}")
@@ -51,11 +52,13 @@ def write_form(fields: dict[str, Any], request: Request) -> Written:
 def read_transcript(body: bytes, exchange: Exchange) -> None:
     """Read a transcript that was not streamed; of its tokens, and of why it ended, it tells nothing."""
     read_other(body, exchange)
-    if exchange.failure is None:
-        decode_answer(body, _DECODER, exchange)
+    answer = decode_answer(body, _DECODER, exchange) if exchange.failure is None else None
+    if answer is not None:
+        keep_text(exchange, answer.text)
 
 
-def _sound(request: Request) -> bytes:
+def sound_of(request: Request) -> bytes:
+    """The file of the one sound of a request. Raises ValueError where there is none."""
     for message in request.messages or ():
         for part in message.content:
             if isinstance(part, Audio) and isinstance(part.source, bytes):

@@ -54,9 +54,9 @@ MESSAGES = [
 STREAMS = [pytest.param("responses", RESPONSES, id="responses"), pytest.param("messages", MESSAGES, id="messages")]
 
 
-def followed(kind: Any, *reads: bytes) -> Exchange:
+def followed(kind: Any, *reads: bytes, texts: list[str] | None = None) -> Exchange:
     """The exchange of a stream that came in these reads, at the instants 1, 2, ... ns."""
-    exchange, parser = Exchange(), EventParser()
+    exchange, parser = Exchange(texts=texts), EventParser()
     reader = endpoint_of(Workload(kind=kind), TargetInfo(kind="http")).follow(exchange)
     for instant, read in enumerate(reads, 1):
         reader.take(parser.feed(read, instant))
@@ -136,3 +136,11 @@ def test_a_response_that_failed_says_why() -> None:
 def test_what_comes_after_the_end_is_counted_and_ignored(kind: str, events: list[bytes]) -> None:
     exchange = followed(kind, b"".join(events) + b"data: [DONE]\n\n" + b"data: {]\n\n")
     assert (exchange.failure, exchange.events) == (None, len(events) + 2)
+
+
+@pytest.mark.parametrize(("kind", "events"), STREAMS)
+def test_what_a_stream_says_is_kept_without_its_reasoning_as_far_as_it_came(kind: str, events: list[bytes]) -> None:
+    assert followed(kind, *events, texts=[]).texts == ["a", "b"]
+    said = events.index(next(event for event in events if b'"a"' in event))
+    assert followed(kind, *events[: said + 1], texts=[]).texts == ["a"]
+    assert followed(kind, *events).texts is None
